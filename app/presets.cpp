@@ -1,0 +1,48 @@
+#include "app/presets.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "ddaebm/error.h"
+#include "ddaebm/io/file.h"
+
+namespace ddaebm::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path preset_folder() {
+  const char* given = std::getenv("DDAEBM_PRESETS");
+  return given != nullptr ? given : DDAEBM_PRESETS;
+}
+
+}  // namespace
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(preset_folder(), error)) {
+    if (entry.path().extension() == ".toml") names.push_back(entry.path().stem().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+RunSettings read_settings(const std::string& what, const std::vector<std::string>& changes) {
+  fs::path path = what;
+  const auto names = preset_names();
+  if (std::find(names.begin(), names.end(), what) != names.end()) {
+    path = preset_folder() / (what + ".toml");
+  } else if (fs::exists(path / "config.toml")) {
+    path /= "config.toml";
+  } else if (!fs::is_regular_file(path)) {
+    fail("'{}' is neither a preset nor a settings file nor a run folder; presets: {}", what,
+         fmt::join(names, ", "));
+  }
+  auto file = ConfigFile::parse(read_file(path), path.string());
+  for (const auto& change : changes) file.set(change);
+  return RunSettings(file);
+}
+
+}  // namespace ddaebm::app

@@ -1,0 +1,100 @@
+#include "ddaebm/diffusion/process.h"
+
+#include <cmath>
+#include <numbers>
+
+namespace ddaebm {
+namespace {
+
+enum Column : int64_t {
+  kABar,
+  kSigmaBar,
+  kANext,
+  kSigmaNext,
+  kPosteriorX0,
+  kPosteriorNext,
+  kPosteriorStd,
+  kPosteriorStdSilentAt0,  // the same, zero at t = 0
+  kPosteriorVariance,
+  kColumns
+};
+
+const double kHalfLogTwoPi = 0.5 * std::log(2.0 * std::numbers::pi);
+
+}  // namespace
+
+torch::Tensor sum_event(const torch::Tensor& x) { return x.flatten(1).sum(1); }
+
+Process::Process(const Schedule& s, const torch::TensorOptions& options) : steps_(s.steps) {
+  table_ = torch::empty({steps_, kColumns}, torch::kDouble);
+  auto cell = table_.accessor<double, 2>();
+  for (int64_t t = 0; t < steps_; ++t) {
+    const auto i = static_cast<size_t>(t);
+    const double deviation = std::exp(0.5 * s.posterior_log_variance[i]);
+    cell[t][kABar] = s.a_bar[i];
+    cell[t][kSigmaBar] = s.sigma_bar[i];
+    cell[t][kANext] = s.a[i + 1];
+    cell[t][kSigmaNext] = s.sigma[i + 1];
+    cell[t][kPosteriorX0] = s.posterior_x0[i];
+    cell[t][kPosteriorNext] = s.posterior_next[i];
+    cell[t][kPosteriorStd] = deviation;
+    cell[t][kPosteriorStdSilentAt0] = t == 0 ? 0.0 : deviation;
+    cell[t][kPosteriorVariance] = deviation * deviation;
+  }
+  table_ = table_.to(options);
+}
+
+Steps Process::at(const torch::Tensor& t, int64_t dims) const {
+  return {table_.index_select(0, t), dims};
+}
+
+Steps::Steps(const torch::Tensor& rows, int64_t dims) {
+  std::vector<int64_t> shape(static_cast<size_t>(dims) + 1, 1);
+  shape[0] = kColumns;
+  shape[1] = rows.size(0);
+  columns_ = rows.t().reshape(shape);
+}
+
+torch::Tensor Steps::diffuse(const torch::Tensor& x0, const torch::Tensor& eps) const {
+  return column(kABar) * x0 + column(kSigmaBar) * eps;
+}
+
+torch::Tensor Steps::advance(const torch::Tensor& x_t, const torch::Tensor& eps) const {
+  return column(kANext) * x_t + column(kSigmaNext) * eps;
+}
+
+torch::Tensor Steps::log_q(const torch::Tensor& x_next, const torch::Tensor& x_t) const {
+  const auto sigma = column(kSigmaNext);
+  const auto z = (x_next - column(kANext) * x_t) / sigma;
+  return sum_event(-0.5 * z.square() - sigma.log() - kHalfLogTwoPi);
+}
+
+torch::Tensor Steps::grad_log_q(const torch::Tensor& x_next, const torch::Tensor& x_t) const {
+  const auto a = column(kANext);
+  return a * (x_next - a * x_t) / column(kSigmaNext).square();
+}
+
+torch::Tensor Steps::posterior_mean(const torch::Tensor& x0, const torch::Tensor& x_next) const {
+  return column(kPosteriorX0) * x0 + column(kPosteriorNext) * x_next;
+}
+
+torch::Tensor Steps::posterior_sample(const torch::Tensor& x0, const torch::Tensor& x_next,
+                                      const torch::Tensor& eps, bool noise_at_t0) const {
+  return posterior_mean(x0, x_next) +
+         column(noise_at_t0 ? kPosteriorStd : kPosteriorStdSilentAt0) * eps;
+}
+
+torch::Tensor Steps::posterior_log_density(const torch::Tensor& x_t, const torch::Tensor& x0,
+                                           const torch::Tensor& x_next,
+                                           double variance_floor) const {
+  const auto variance = column(kPosteriorVariance).clamp_min(variance_floor);
+  const auto error = x_t - posterior_mean(x0, x_next);
+  return sum_event(-0.5 * (error.square() / variance + variance.log()) - kHalfLogTwoPi);
+}
+
+torch::Tensor Steps::log_gaussian(const torch::Tensor& x, double s) const {
+  const auto variance = (column(kABar) * s).square() + column(kSigmaBar).square();
+  return sum_event(x.square() / (-2.0 * variance));
+}
+
+}  // namespace ddaebm

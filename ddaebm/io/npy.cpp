@@ -1,0 +1,353 @@
+#include "ddaebm/io/npy.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include <zip.h>
+
+#include <fmt/format.h>
+
+#include "ddaebm/error.h"
+#include "ddaebm/io/bytes.h"
+#include "ddaebm/io/file.h"
+
+// The format: magic, version (2 bytes), the header's length (2 bytes in version 1, 4 from 2 on), a
+// Python dictionary padded with spaces to a multiple of 64 and ended by a newline, the data.
+namespace ddaebm {
+namespace {
+
+constexpr std::string_view kMagic = "\x93NUMPY";
+constexpr std::string_view kSuffix = ".npy";
+constexpr uint64_t kMaxUnpacked = uint64_t{16} << 30;  // bytes of all of an archive's arrays
+constexpr uint64_t kMaxDeflateRatio = 1032;            // the most that deflate can express
+
+struct Dtype {
+  const char* descr;
+  torch::ScalarType type;
+};
+constexpr std::array kDtypes{
+    Dtype{"<f8", torch::kFloat64}, Dtype{"<f4", torch::kFloat32}, Dtype{"<f2", torch::kFloat16},
+    Dtype{"|b1", torch::kBool},    Dtype{"|i1", torch::kInt8},    Dtype{"|u1", torch::kUInt8},
+    Dtype{"<i2", torch::kInt16},   Dtype{"<i4", torch::kInt32},   Dtype{"<i8", torch::kInt64},
+};
+
+struct Header {
+  std::string descr;
+  bool fortran_order;
+  std::vector<int64_t> shape;
+};
+
+// Reads the dictionary: its three keys once each, in any order, and nothing else.
+class HeaderParser {
+ public:
+  HeaderParser(std::string_view text, const std::string& where) : text_(text), where_(where) {}
+
+  Header parse() {
+    std::optional<std::string> descr;
+    std::optional<bool> fortran_order;
+    std::optional<std::vector<int64_t>> shape;
+    expect('{');
+    while (!accept('}')) {
+      const std::string key = string();
+      expect(':');
+      if (key == "descr" && !descr) {
+        if (accept('[')) fail("{}: a structured array; save each field on its own", where_);
+        descr = string();
+      } else if (key == "fortran_order" && !fortran_order) {
+        fortran_order = boolean();
+      } else if (key == "shape" && !shape) {
+        shape = tuple();
+      } else {
+        malformed();
+      }
+      if (!accept(',')) {
+        expect('}');
+        break;
+      }
+    }
+    skip_spaces();
+    if (at_ != text_.size() || !descr || !fortran_order || !shape) malformed();
+    return {*descr, *fortran_order, *shape};
+  }
+
+ private:
+  [[noreturn]] void malformed() const {
+    fail("{}: the NumPy header is malformed at its character {}", where_, at_);
+  }
+
+  void skip_spaces() { at_ = std::min(text_.find_first_not_of(" \t\r\n", at_), text_.size()); }
+
+  bool accept(char wanted) {
+    skip_spaces();
+    if (at_ == text_.size() || text_[at_] != wanted) return false;
+    ++at_;
+    return true;
+  }
+
+  void expect(char wanted) {
+    if (!accept(wanted)) malformed();
+  }
+
+  bool accept_word(std::string_view word) {
+    skip_spaces();
+    if (text_.substr(at_, word.size()) != word) return false;
+    at_ += word.size();
+    return true;
+  }
+
+  std::string string() {
+    const char quote = accept('"') ? '"' : '\'';
+    if (quote == '\'') expect('\'');
+    const size_t end = text_.find(quote, at_);
+    if (end == std::string_view::npos) malformed();
+    const auto value = text_.substr(at_, end - at_);
+    at_ = end + 1;
+    return std::string(value);
+  }
+
+  bool boolean() {
+    if (accept_word("True")) return true;
+    if (!accept_word("False")) malformed();
+    return false;
+  }
+
+  // (), (3,), (2, 3) or (2, 3,): one size needs its comma.
+  std::vector<int64_t> tuple() {
+    std::vector<int64_t> sizes;
+    expect('(');
+    while (!accept(')')) {
+      skip_spaces();
+      int64_t size = 0;
+      const auto [end, error] =
+          std::from_chars(text_.data() + at_, text_.data() + text_.size(), size);
+      if (error != std::errc()) malformed();
+      at_ = static_cast<size_t>(end - text_.data());
+      sizes.push_back(size);
+      if (accept(',')) continue;
+      if (sizes.size() == 1) malformed();
+      expect(')');
+      break;
+    }
+    return sizes;
+  }
+
+  std::string_view text_;
+  const std::string& where_;
+  size_t at_ = 0;
+};
+
+torch::ScalarType scalar_type(const std::string& where, const std::string& descr) {
+  for (const Dtype& dtype : kDtypes) {
+    if (descr == dtype.descr) return dtype.type;
+  }
+  if (descr.starts_with('>')) {
+    fail("{}: type {} is big endian; save array.astype(array.dtype.newbyteorder('<'))", where,
+         excerpt(descr));
+  }
+  fail("{}: type {} is not supported; save array.astype('<f4'), say", where, excerpt(descr));
+}
+
+torch::Tensor parse_npy(const std::string& where, std::string_view bytes) {
+  const size_t prefix = kMagic.size() + 2;
+  if (bytes.size() < prefix || !bytes.starts_with(kMagic)) fail("{}: not a NumPy array", where);
+  const int version = static_cast<unsigned char>(bytes[kMagic.size()]);
+  if (version < 1 || version > 3) {
+    fail("{}: version {} of the NumPy format, 1 to 3 are known", where, version);
+  }
+  bytes.remove_prefix(prefix);
+
+  const size_t length_bytes = version == 1 ? 2 : 4;
+  if (bytes.size() < length_bytes) fail("{}: the NumPy header is cut short", where);
+  size_t header_size = 0;
+  for (size_t i = 0; i < length_bytes; ++i) {
+    header_size |= size_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
+  }
+  bytes.remove_prefix(length_bytes);
+  if (header_size > bytes.size()) {
+    fail("{}: a header of {} bytes where {} remain; is it cut short?", where, header_size,
+         bytes.size());
+  }
+  Header header = HeaderParser(bytes.substr(0, header_size), where).parse();
+  bytes.remove_prefix(header_size);
+
+  const torch::ScalarType type = scalar_type(where, header.descr);
+  const auto wanted = packed_size(header.shape, type);
+  if (!wanted) fail("{}: the shape is not one that a tensor can have", where);
+  if (*wanted != bytes.size()) {
+    fail("{}: type and shape take {} bytes of data, there are {}", where, *wanted, bytes.size());
+  }
+  if (!header.fortran_order) return from_packed(bytes, header.shape, type);
+  std::reverse(header.shape.begin(), header.shape.end());
+  const torch::Tensor transposed = from_packed(bytes, header.shape, type);
+  std::vector<int64_t> order(header.shape.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(order.size() - 1 - i);
+  return transposed.permute(order).contiguous();
+}
+
+std::string format_npy(const std::string& where, const torch::Tensor& tensor) {
+  TORCH_CHECK(tensor.defined(), "format_npy: the tensor is undefined");
+  const auto* dtype = std::find_if(kDtypes.begin(), kDtypes.end(), [&](const Dtype& candidate) {
+    return candidate.type == tensor.scalar_type();
+  });
+  if (dtype == kDtypes.end()) {
+    fail("{}: type {} is none of NumPy's; convert it to float32, say", where,
+         c10::toString(tensor.scalar_type()));
+  }
+  std::string shape;
+  for (const int64_t size : tensor.sizes()) shape += fmt::format("{}, ", size);
+  if (tensor.dim() > 1) shape.resize(shape.size() - 2);
+  if (tensor.dim() == 1) shape.pop_back();
+  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}",
+                                   dtype->descr, shape);
+  constexpr size_t kAlignment = 64;
+  const size_t prefix = kMagic.size() + 4;  // version 1.0 and a length of 2 bytes
+  const size_t used = (prefix + header.size() + 1) % kAlignment;
+  header.append((kAlignment - used) % kAlignment, ' ') += '\n';
+
+  const torch::Tensor data = packed(tensor);
+  std::string bytes(kMagic);
+  bytes.append({'\x01', '\x00', static_cast<char>(header.size() & 0xff),
+                static_cast<char>(header.size() >> 8)});
+  return bytes.append(header).append(bytes_of(data));
+}
+
+struct ZipDelete {
+  void operator()(zip_t* archive) const { zip_discard(archive); }
+  void operator()(zip_file_t* file) const { zip_fclose(file); }
+  void operator()(zip_source_t* source) const { zip_source_free(source); }
+};
+using ZipArchive = std::unique_ptr<zip_t, ZipDelete>;
+using ZipFile = std::unique_ptr<zip_file_t, ZipDelete>;
+using ZipSource = std::unique_ptr<zip_source_t, ZipDelete>;
+
+// What one entry unpacks to. Its claimed size is believed only as far as its packed size allows.
+std::string unpack(const std::string& where, zip_t* archive, const zip_stat_t& entry,
+                   uint64_t archive_size) {
+  const bool stored = entry.comp_method == ZIP_CM_STORE;
+  if ((!stored && entry.comp_method != ZIP_CM_DEFLATE) || entry.encryption_method != ZIP_EM_NONE) {
+    fail("{}: neither stored nor deflated; save the archive with numpy.savez", where);
+  }
+  if (entry.comp_size > archive_size ||
+      entry.size / (stored ? 1 : kMaxDeflateRatio) > entry.comp_size) {
+    fail("{}: {} bytes cannot unpack from {}; the archive is damaged", where, entry.size,
+         entry.comp_size);
+  }
+  const ZipFile file(zip_fopen_index(archive, entry.index, 0));
+  if (!file) fail("{}: cannot be unpacked: {}", where, zip_strerror(archive));
+  std::string bytes(entry.size, '\0');
+  size_t have = 0;
+  while (have < bytes.size()) {
+    const zip_int64_t got = zip_fread(file.get(), bytes.data() + have, bytes.size() - have);
+    if (got <= 0) fail("{}: the data are damaged or cut short", where);
+    have += static_cast<size_t>(got);
+  }
+  // The checksum is compared where the end is met.
+  char beyond = 0;
+  if (zip_fread(file.get(), &beyond, 1) != 0) fail("{}: the data are damaged", where);
+  return bytes;
+}
+
+// The bytes of the archive that `source` holds once it is closed.
+std::string contents(zip_source_t* source) {
+  zip_stat_t status;
+  zip_stat_init(&status);
+  if (zip_source_stat(source, &status) != 0 || zip_source_open(source) != 0) return {};
+  std::string bytes(status.size, '\0');
+  const zip_int64_t got = zip_source_read(source, bytes.data(), bytes.size());
+  zip_source_close(source);
+  bytes.resize(got > 0 ? static_cast<size_t>(got) : 0);
+  return bytes;
+}
+
+}  // namespace
+
+torch::Tensor read_npy(const std::filesystem::path& path) {
+  return parse_npy(path.string(), read_file(path));
+}
+
+void write_npy(const std::filesystem::path& path, const torch::Tensor& tensor) {
+  write_file(path, format_npy(path.string(), tensor));
+}
+
+std::map<std::string, torch::Tensor> read_npz(const std::filesystem::path& path) {
+  const std::string packed_bytes = read_file(path);
+  zip_error_t error;
+  zip_error_init(&error);
+  ZipSource source(zip_source_buffer_create(packed_bytes.data(), packed_bytes.size(), 0, &error));
+  const ZipArchive archive(source ? zip_open_from_source(source.get(), ZIP_RDONLY, &error)
+                                  : nullptr);
+  if (!archive)
+    fail("{}: not an archive of NumPy arrays: {}", path.string(), zip_error_strerror(&error));
+  source.release();  // the archive's now
+
+  std::map<std::string, torch::Tensor> arrays;
+  uint64_t unpacked = 0;
+  for (zip_int64_t i = 0; i < zip_get_num_entries(archive.get(), 0); ++i) {
+    zip_stat_t entry;
+    constexpr auto kNeeded = ZIP_STAT_NAME | ZIP_STAT_INDEX | ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE |
+                             ZIP_STAT_COMP_METHOD | ZIP_STAT_ENCRYPTION_METHOD;
+    if (zip_stat_index(archive.get(), static_cast<zip_uint64_t>(i), 0, &entry) != 0 ||
+        (entry.valid & kNeeded) != kNeeded) {
+      fail("{}: entry {} of the archive cannot be read", path.string(), i);
+    }
+    std::string_view name = entry.name;
+    if (!name.ends_with(kSuffix)) continue;
+    const std::string where = fmt::format("{}: {}", path.string(), excerpt(name));
+    if (entry.size > kMaxUnpacked - unpacked) {
+      fail("{}: the arrays are larger than {} GiB; split the archive", where, kMaxUnpacked >> 30);
+    }
+    unpacked += entry.size;
+    name.remove_suffix(kSuffix.size());
+    const std::string bytes = unpack(where, archive.get(), entry, packed_bytes.size());
+    if (!arrays.emplace(name, parse_npy(where, bytes)).second) {
+      fail("{}: stands twice in the archive", where);
+    }
+  }
+  if (arrays.empty()) fail("{}: the archive holds no NumPy arrays", path.string());
+  return arrays;
+}
+
+void write_npz(const std::filesystem::path& path,
+               const std::map<std::string, torch::Tensor>& arrays) {
+  if (arrays.empty()) fail("{}: no arrays to write", path.string());
+  zip_error_t error;
+  zip_error_init(&error);
+  const ZipSource target(zip_source_buffer_create(nullptr, 0, 0, &error));
+  TORCH_CHECK(target, "write_npz: ", zip_error_strerror(&error));
+  ZipArchive archive(zip_open_from_source(target.get(), ZIP_TRUNCATE, &error));
+  TORCH_CHECK(archive, "write_npz: ", zip_error_strerror(&error));
+  zip_source_keep(target.get());  // the archive frees its own claim
+
+  std::list<std::string> files;  // libzip reads them when it closes
+  for (const auto& [name, tensor] : arrays) {
+    const std::string where = fmt::format("{}: {}", path.string(), excerpt(name));
+    const std::string& bytes = files.emplace_back(format_npy(where, tensor));
+    ZipSource source(zip_source_buffer(archive.get(), bytes.data(), bytes.size(), 0));
+    const zip_int64_t index =
+        source ? zip_file_add(archive.get(), (name + std::string(kSuffix)).c_str(), source.get(),
+                              ZIP_FL_ENC_UTF_8)
+               : -1;
+    if (index < 0) fail("{}: cannot be added: {}", where, zip_strerror(archive.get()));
+    source.release();
+    const auto added = static_cast<zip_uint64_t>(index);
+    zip_set_file_compression(archive.get(), added, ZIP_CM_STORE, 0);
+    // 1 January 1980, so that the same arrays give the same bytes.
+    zip_file_set_dostime(archive.get(), added, 0, 0x21, 0);
+  }
+  if (zip_close(archive.get()) != 0) {
+    fail("{}: cannot be packed: {}", path.string(), zip_strerror(archive.get()));
+  }
+  archive.release();
+  const std::string bytes = contents(target.get());
+  TORCH_CHECK(!bytes.empty(), "write_npz: libzip gave no archive");
+  write_file(path, bytes);
+}
+
+}  // namespace ddaebm

@@ -1,0 +1,153 @@
+#include "ddaebm/io/report.h"
+
+#include <map>
+#include <sstream>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "ddaebm/error.h"
+#include "ddaebm/io/file.h"
+#include "ddaebm/io/plot.h"
+
+namespace ddaebm {
+namespace {
+
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+std::string escape(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '<') {
+      out += "&lt;";
+    } else if (c == '>') {
+      out += "&gt;";
+    } else if (c == '&') {
+      out += "&amp;";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::string base64(const std::string& bytes) {
+  static constexpr char kDigits[] =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    uint32_t group = 0;
+    const size_t n = std::min<size_t>(3, bytes.size() - i);
+    for (size_t k = 0; k < 3; ++k) {
+      group = group << 8U | (k < n ? static_cast<uint8_t>(bytes[i + k]) : 0U);
+    }
+    for (size_t k = 0; k < 4; ++k) {
+      out += k <= n ? kDigits[group >> (18U - 6U * k) & 63U] : '=';
+    }
+  }
+  return out;
+}
+
+// What each number of an evaluation means.
+const std::vector<std::pair<std::string, std::string>>& meanings() {
+  static const std::vector<std::pair<std::string, std::string>> all = {
+      {"kl", "KL(data ‖ model density) on a 400×400 grid, nats; 0 is perfect"},
+      {"js", "Jensen–Shannon divergence of samples and data, nats; 0 is perfect"},
+      {"hq", "share of samples within four deviations of a mode; 1 is perfect"},
+      {"modes", "modes that samples reach"},
+      {"mmd", "squared maximum mean discrepancy of samples and data; 0 is perfect"},
+      {"held_out_score", "mean log-density, not normalised, of rows not trained on"},
+      {"sample_score", "mean log-density, not normalised, of samples"}};
+  return all;
+}
+
+// name -> points (iteration, value), over all lines of metrics.jsonl.
+std::map<std::string, std::vector<std::pair<double, double>>> read_series(const fs::path& path) {
+  std::map<std::string, std::vector<std::pair<double, double>>> series;
+  if (!fs::exists(path)) return series;
+  std::istringstream lines(read_file(path));
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    // A line that a killed run left half written is passed over.
+    if (!json.is_object() || !json.contains("iteration")) continue;
+    for (const auto& [name, value] : json.items()) {
+      if (value.is_number()) series[name].emplace_back(json["iteration"], value.get<double>());
+    }
+  }
+  return series;
+}
+
+constexpr const char* kStyle = R"(
+:root{--ink:#1c2430;--paper:#fff;--grid:#dfe3e8;--soft:#5b6675;--card:#f6f7f9}
+@media (prefers-color-scheme:dark){:root{--ink:#e8ebef;--paper:#14181d;--grid:#333b45;--soft:#9aa5b1;--card:#1d232a}}
+@media print{:root{--ink:#000;--paper:#fff;--grid:#ccc;--soft:#444;--card:#fff}section{break-inside:avoid}}
+*{box-sizing:border-box}body{margin:0 auto;max-width:60rem;padding:1.2rem;background:var(--paper);color:var(--ink);
+font:16px/1.5 system-ui,sans-serif}h1{font-size:1.5rem;margin:.2em 0}h2{font-size:1.1rem;margin:1.6em 0 .5em}
+p,figcaption{color:var(--soft);margin:.3em 0}figure{margin:0}img{width:100%;height:auto;image-rendering:pixelated;border-radius:6px}
+.numbers{display:grid;grid-template-columns:repeat(auto-fit,minmax(9rem,1fr));gap:.7rem}
+.numbers div{background:var(--card);border-radius:6px;padding:.7rem}.numbers b{display:block;font-size:1.4rem}
+.numbers small{color:var(--soft);display:block;line-height:1.3}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(26rem,100%),1fr));gap:1rem}svg{width:100%;height:auto}
+.panels{display:flex;justify-content:space-around;color:var(--soft)}
+pre{background:var(--card);padding:.8rem;border-radius:6px;overflow:auto;font-size:.85rem})";
+
+}  // namespace
+
+void write_report(const fs::path& run_folder) {
+  const auto series = read_series(run_folder / "metrics.jsonl");
+  const std::string name = fs::absolute(run_folder).lexically_normal().filename().string();
+  std::string body = fmt::format("<h1>{}</h1>\n", escape(name));
+  const auto iterations = series.find("iteration");
+  if (iterations != series.end()) {
+    body += fmt::format("<p>{} iterations done</p>\n", iterations->second.back().second);
+  }
+
+  std::string numbers;
+  for (const auto& [key, meaning] : meanings()) {
+    const auto found = series.find(key);
+    if (found == series.end()) continue;
+    numbers += fmt::format("<div>{}<b>{:.4g}</b><small>{}</small></div>\n", escape(key),
+                           found->second.back().second, escape(meaning));
+  }
+  if (!numbers.empty()) body += "<section class=numbers>" + numbers + "</section>\n";
+
+  const fs::path picture = run_folder / "density.png";
+  if (fs::exists(picture)) {
+    body += fmt::format(
+        "<section><h2>Density, data, samples</h2><figure><img alt=\"The model's density beside data "
+        "beside samples\" src=\"data:image/png;base64,{}\"><div class=panels><span>density "
+        "exp E(x, 0)</span><span>data</span><span>samples</span></div></figure></section>\n",
+        base64(read_file(picture)));
+  }
+
+  const auto chart = [&](const char* title, const std::vector<std::string>& keys, bool log_y) {
+    std::vector<Series> lines;
+    for (const auto& key : keys) {
+      const auto found = series.find(key);
+      if (found != series.end() && found->second.size() > 1) lines.push_back({key, found->second});
+    }
+    return lines.empty() ? std::string() : line_chart(title, "iteration", lines, log_y);
+  };
+  body += "<section><h2>Training</h2><div class=charts>\n" +
+          chart("Quality (lower is better)", {"kl", "js", "mmd"}, true) +
+          chart("High-quality share", {"hq"}, false) +
+          chart("Mean log-density", {"held_out_score", "sample_score"}, false) +
+          chart("E on real and generated points", {"energy_real", "energy_fake"}, false) +
+          chart("Energy's loss", {"energy", "penalty"}, false) +
+          chart("Generator's loss", {"generator", "reconstruction", "kl_to_prior", "latent", "fake_energy"},
+                false) +
+          chart("Step size", {"lr"}, false) + "</div></section>\n";
+
+  if (fs::exists(run_folder / "config.toml")) {
+    body += fmt::format("<section><h2>Settings</h2><pre>{}</pre></section>\n",
+                        escape(read_file(run_folder / "config.toml")));
+  }
+  write_file(run_folder / "report.html",
+             fmt::format("<!doctype html>\n<html lang=en><head><meta charset=utf-8>\n"
+                         "<meta name=viewport content=\"width=device-width,initial-scale=1\">\n"
+                         "<title>{} · ddaebm</title>\n<style>{}</style></head>\n<body>\n{}</body></html>\n",
+                         escape(name), kStyle, body));
+}
+
+}  // namespace ddaebm

@@ -1,0 +1,223 @@
+#include "ddaebm/methods/ddaebm.h"
+
+#include <cmath>
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include "ddaebm/diffusion/sampler.h"
+#include "ddaebm/error.h"
+
+namespace ddaebm {
+namespace {
+
+constexpr size_t kEnergy = 0;
+constexpr size_t kGenerator = 1;
+
+// -log N(z; mean, exp(log_variance)) up to its constant, [N].
+torch::Tensor latent_nll(const torch::Tensor& z, const Gaussian& q) {
+  return 0.5 * (q.log_variance + (z - q.mean).square() / (1e-6 + q.log_variance.exp())).sum(1);
+}
+
+// KL(N(mean, exp(log_variance)) || N(0, I)), [N].
+torch::Tensor kl_to_prior(const Gaussian& q) {
+  return 0.5 * (q.mean.square() + q.log_variance.exp() - q.log_variance - 1.0).sum(1);
+}
+
+// dE/dx row by row, itself differentiable in E's parameters.
+torch::Tensor input_gradient(const torch::Tensor& energy, const torch::Tensor& x) {
+  return torch::autograd::grad({energy.sum()}, {x}, {}, /*retain_graph=*/true,
+                               /*create_graph=*/true)[0];
+}
+
+}  // namespace
+
+Ddaebm::Ddaebm(const Schedule& schedule, const GameConfig& game, Networks networks, int64_t latent,
+               std::vector<int64_t> event, const torch::TensorOptions& options)
+    : process_(schedule, options),
+      game_(game),
+      nets_(std::move(networks)),
+      latent_(latent),
+      event_(std::move(event)),
+      options_(options),
+      module_(std::make_shared<torch::nn::Module>("ddaebm")) {
+  // lambda(t) belongs to the time of x_{t+1}.
+  const auto lambda = schedule.importance(game.lambda_w, game.lambda_w_mid);
+  lambda_ = torch::tensor(lambda, torch::kDouble).slice(0, 1).to(options);
+  module_->register_module("energy", nets_.energy);
+  module_->register_module("generator", nets_.generator);
+  module_->register_module("encoder", nets_.encoder);
+  module_->to(options.device(), c10::typeMetaToScalarType(options.dtype()));
+}
+
+const std::vector<Player>& Ddaebm::players() const {
+  static const std::vector<Player> players = {{"energy", {"energy"}},
+                                              {"generator", {"generator", "encoder"}}};
+  return players;
+}
+
+const std::vector<std::string>& Ddaebm::loss_names() const {
+  static const std::vector<std::string> names = {
+      "energy",         "generator",   "penalty", "energy_real", "energy_fake",
+      "reconstruction", "kl_to_prior", "latent",  "fake_energy"};
+  return names;
+}
+
+torch::Tensor Ddaebm::energy(const torch::Tensor& x, const torch::Tensor& t, const Steps& at) {
+  auto e = nets_.energy->forward(x, t);
+  return game_.reference_std > 0 ? e + at.log_gaussian(x, game_.reference_std) : e;
+}
+
+Noise Ddaebm::draw(const torch::Tensor& x0, Random& random) const {
+  const int64_t n = x0.size(0);
+  const auto like_x = [&] { return random.normal(x0.sizes(), options_); };
+  const auto like_z = [&] {
+    return game_.latent ? random.normal({n, latent_}, options_) : torch::zeros({n, latent_}, options_);
+  };
+  Noise noise;
+  noise.t = random.integers(process_.steps(), {n});
+  noise.eps_t = like_x();
+  noise.eps_next = like_x();
+  noise.z = like_z();
+  noise.eps_fake = like_x();
+  noise.eps_encoder = like_z();
+  return noise;
+}
+
+Iteration Ddaebm::play(const torch::Tensor& x0, const torch::Tensor& progress, const Noise& noise,
+                       const Update& update) {
+  const Steps at = process_.at(noise.t, x0.dim());
+  Iteration it;
+  it.x_t = at.diffuse(x0, noise.eps_t);
+  it.x_next = at.advance(it.x_t, noise.eps_next);
+  // p_phi(x_t | x_{t+1}), eq. 11: the same draw serves both updates.
+  it.x0_guess = nets_.generator->forward(it.x_next, noise.z, noise.t);
+  it.fake = at.posterior_sample(it.x0_guess, it.x_next, noise.eps_fake, game_.noise_at_t0);
+  update_energy(it, at, noise.t, progress, update);
+  update_generator(it, at, noise, update);
+  return it;
+}
+
+// Maximisation in E, eq. 24, with the gradient penalty, eq. 25.
+void Ddaebm::update_energy(Iteration& it, const Steps& at, const torch::Tensor& t,
+                           const torch::Tensor& progress, const Update& update) {
+  const auto x_t = it.x_t.detach().requires_grad_();
+  const auto fake = it.fake.detach().requires_grad_(game_.fake_penalty > 0);
+  it.energy_real = energy(x_t, t, at);
+  it.energy_fake = energy(fake, t, at);
+  it.energy_loss = game_.fake_weight * it.energy_fake.mean() - it.energy_real.mean();
+
+  // x_{t+1} is held constant in grad log q(x_{t+1} | x_t).
+  const auto penalised = [&](const torch::Tensor& e, const torch::Tensor& x) {
+    const auto gradient = input_gradient(e, x);
+    return game_.penalty_log_q ? gradient + at.grad_log_q(it.x_next, x.detach()) : gradient;
+  };
+  it.penalty = torch::zeros({}, options_);
+  if (game_.gamma > 0) {
+    const auto gamma = game_.gamma * torch::pow(game_.gamma_decay, progress);
+    it.penalty_gradient = penalised(it.energy_real, x_t);
+    auto squares = sum_event(it.penalty_gradient.square()).mean();
+    if (game_.fake_penalty > 0) {
+      squares = squares + game_.fake_penalty *
+                              sum_event(penalised(it.energy_fake, fake).square()).mean();
+    }
+    it.penalty = 0.5 * gamma * squares;
+    it.energy_loss = it.energy_loss + it.penalty;
+  }
+  update(kEnergy, it.energy_loss);
+}
+
+// Minimisation in p_phi and q_psi: the bounds of L1, eq. 19, and L2, eq. 21.
+void Ddaebm::update_generator(Iteration& it, const Steps& at, const Noise& noise,
+                              const Update& update) {
+  const auto zero = torch::zeros({}, options_);
+  it.reconstruction_loss = it.kl_loss = it.latent_loss = zero;
+
+  if (game_.divergence == Divergence::jeffrey) {
+    auto& encoder = *nets_.encoder;
+    it.code = encoder.forward(it.x_t, it.x_next, noise.t);
+    const bool from_encoder = game_.reconstruction_latent == ReconstructionLatent::encoder;
+    if (from_encoder) {
+      const auto z = game_.latent ? it.code.mean + (0.5 * it.code.log_variance).exp() *
+                                                       noise.eps_encoder
+                                  : noise.z;
+      it.x0_reconstruction = nets_.generator->forward(it.x_next, z, noise.t);
+    } else {
+      it.x0_reconstruction = it.x0_guess;
+    }
+    const auto error =
+        game_.reconstruction == Reconstruction::nll
+            ? -at.posterior_log_density(it.x_t, it.x0_reconstruction, it.x_next,
+                                        game_.reconstruction_variance_floor)
+            : sum_event((it.x_t - at.posterior_mean(it.x0_reconstruction, it.x_next)).square());
+    const auto lambda = lambda_.index_select(0, noise.t);
+    it.reconstruction_loss = (lambda * error).mean();
+    const auto kl = kl_to_prior(it.code);
+    it.kl_loss =
+        (game_.lambda_scope == ImportanceScope::both ? lambda * kl : kl).mean();
+  }
+  if (game_.posterior_term && game_.latent) {
+    const auto q = nets_.encoder->forward(it.fake, it.x_next, noise.t);
+    it.latent_loss = game_.latent_weight * latent_nll(noise.z, q).mean();
+  }
+  it.fake_energy_term = -(energy(it.fake, noise.t, at) + at.log_q(it.x_next, it.fake)).mean();
+  it.generator_loss = it.fake_energy_term + it.latent_loss + it.kl_loss + it.reconstruction_loss;
+  update(kGenerator, it.generator_loss);
+}
+
+torch::Tensor Ddaebm::step(const torch::Tensor& x0, const torch::Tensor& progress, Random& random,
+                           const Update& update) {
+  const Iteration it = play(x0, progress, draw(x0, random), update);
+  return torch::stack({it.energy_loss, it.generator_loss, it.penalty, it.energy_real.mean(),
+                       it.energy_fake.mean(), it.reconstruction_loss, it.kl_loss, it.latent_loss,
+                       it.fake_energy_term})
+      .detach();
+}
+
+torch::Tensor Ddaebm::log_density(const torch::Tensor& x) { return log_density(x, 0); }
+
+torch::Tensor Ddaebm::log_density(const torch::Tensor& x, int64_t t) {
+  const torch::NoGradGuard no_grad;
+  const auto times = torch::full({x.size(0)}, t, options_.dtype(torch::kLong));
+  return energy(x, times, process_.at(times, x.dim()));
+}
+
+torch::Tensor Ddaebm::sample(int64_t n, Random& random) { return sample_path(n, random).back(); }
+
+std::vector<torch::Tensor> Ddaebm::sample_path(int64_t n, Random& random) {
+  const torch::NoGradGuard no_grad;
+  std::vector<int64_t> shape = {n};
+  shape.insert(shape.end(), event_.begin(), event_.end());
+  const Denoiser denoise = [&](const torch::Tensor& x_next, const torch::Tensor& t) {
+    const auto z = game_.latent ? random.normal({n, latent_}, options_)
+                                : torch::zeros({n, latent_}, options_);
+    return nets_.generator->forward(x_next, z, t);
+  };
+  return ddaebm::sample_path(process_, denoise, random.normal(shape, options_), game_.noise_at_t0,
+                             random);
+}
+
+namespace {
+
+struct DdaebmSettings : MethodSettings {
+  ScheduleConfig diffusion;
+  MlpConfig net;
+  GameConfig game;
+
+  void visit(Fields& f) override {
+    f.section("diffusion", diffusion);
+    f.section("net", net);
+    f.section("game", game);
+  }
+  std::unique_ptr<Method> build(const std::vector<int64_t>& event,
+                                const torch::TensorOptions& options) const override {
+    return std::make_unique<Ddaebm>(Schedule(diffusion), game,
+                                    make_vector_networks(event.at(0), diffusion.steps, net),
+                                    net.latent, event, options);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<MethodSettings> ddaebm_settings() { return std::make_unique<DdaebmSettings>(); }
+
+}  // namespace ddaebm

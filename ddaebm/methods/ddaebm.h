@@ -1,0 +1,124 @@
+#pragma once
+
+#include "ddaebm/diffusion/process.h"
+#include "ddaebm/methods/method.h"
+#include "ddaebm/nets/networks.h"
+
+namespace ddaebm {
+
+enum class Divergence { jeffrey, kl };
+enum class Reconstruction { nll, mse };
+enum class ReconstructionLatent { encoder, prior };
+enum class ImportanceScope { reconstruction, both };
+
+// The choices of the minimax game. Defaults are the authors' code on toy data; where the paper says
+// otherwise, the comment does too.
+struct GameConfig {
+  Divergence divergence = Divergence::jeffrey;
+  bool latent = true;
+  bool posterior_term = true;
+  double latent_weight = 0.1;  // the paper: 1
+  Reconstruction reconstruction = Reconstruction::nll;
+  ReconstructionLatent reconstruction_latent = ReconstructionLatent::encoder;
+  double reconstruction_variance_floor = 0.01;
+  double lambda_w = 1.0;
+  double lambda_w_mid = 1.0;
+  ImportanceScope lambda_scope = ImportanceScope::reconstruction;  // the paper: both
+  double gamma = 0.02;
+  double gamma_decay = 1.0;
+  double fake_penalty = 0.0;
+  bool penalty_log_q = true;
+  double fake_weight = 1.0;
+  bool noise_at_t0 = false;
+  double reference_std = 0.0;
+
+  void visit(Fields& f) {
+    f("divergence", divergence, {"jeffrey", "kl"}, "what the generator minimises: L1 + L2, or L1");
+    f("latent", latent, "false: z is zero everywhere");
+    f("posterior_term", posterior_term, "-log q_psi(z | x_t, x_{t+1}), the entropy term of L1");
+    f("latent_weight", latent_weight, at_least(0), "its weight; the paper has 1");
+    f("reconstruction", reconstruction, {"nll", "mse"}, "the reconstruction term of L2");
+    f("reconstruction_latent", reconstruction_latent, {"encoder", "prior"},
+      "which z reconstructs x_t");
+    f("reconstruction_variance_floor", reconstruction_variance_floor, at_least(0),
+      "least variance in nll");
+    f("lambda_w", lambda_w, more_than(0), "w of the importance ratio lambda");
+    f("lambda_w_mid", lambda_w_mid, more_than(0), "w_mid of lambda; w = w_mid = 1 is no weighting");
+    f("lambda_scope", lambda_scope, {"reconstruction", "both"},
+      "what lambda multiplies: the reconstruction, or all of L2");
+    f("gamma", gamma, at_least(0), "weight of the gradient penalty at the start");
+    f("gamma_decay", gamma_decay, more_than(0),
+      "what has become of gamma at the end, as a factor; geometric in between");
+    f("fake_penalty", fake_penalty, at_least(0), "penalty on generated points, as a share of gamma");
+    f("penalty_log_q", penalty_log_q, "whether the penalty includes log q(x_{t+1} | x_t)");
+    f("fake_weight", fake_weight, at_least(0), "weight of generated points in the energy's loss");
+    f("noise_at_t0", noise_at_t0, "whether generated x_0 get the posterior's noise");
+    f("reference_std", reference_std, at_least(0),
+      "standard deviation of a Gaussian reference in E; 0: none");
+  }
+};
+
+// Every random draw of one iteration.
+struct Noise {
+  torch::Tensor t;          // [N], which step
+  torch::Tensor eps_t;      // x_0 -> x_t
+  torch::Tensor eps_next;   // x_t -> x_{t+1}
+  torch::Tensor z;          // the prior's latent, [N, latent]
+  torch::Tensor eps_fake;   // posterior sample of the generated x_t
+  torch::Tensor eps_encoder;  // the encoder's latent of the real pair, [N, latent]
+};
+
+// What one iteration computed.
+struct Iteration {
+  torch::Tensor x_t, x_next;           // the real pair
+  torch::Tensor x0_guess, fake;        // G(x_{t+1}, z, t), and x_t drawn from it
+  torch::Tensor energy_real, energy_fake;  // E before its update, [N]
+  torch::Tensor penalty_gradient;      // what gamma penalises, [N, ...]
+  torch::Tensor penalty, energy_loss;
+  Gaussian code;                       // q_psi of the real pair; undefined where nothing needs it
+  torch::Tensor x0_reconstruction;
+  torch::Tensor reconstruction_loss, kl_loss, latent_loss, fake_energy_term, generator_loss;
+};
+
+// Denoising diffusion adversarial EBM: Section 3 of the paper.
+class Ddaebm : public Method {
+ public:
+  Ddaebm(const Schedule& schedule, const GameConfig& game, Networks networks, int64_t latent,
+         std::vector<int64_t> event, const torch::TensorOptions& options);
+
+  torch::nn::Module& module() override { return *module_; }
+  const std::vector<Player>& players() const override;
+  const std::vector<std::string>& loss_names() const override;
+  torch::Tensor step(const torch::Tensor& x0, const torch::Tensor& progress, Random& random,
+                     const Update& update) override;
+  torch::Tensor log_density(const torch::Tensor& x) override;
+  torch::Tensor sample(int64_t n, Random& random) override;
+
+  // The game with every draw supplied.
+  Iteration play(const torch::Tensor& x0, const torch::Tensor& progress, const Noise& noise,
+                 const Update& update);
+  Noise draw(const torch::Tensor& x0, Random& random) const;
+  // log_density of x_t for any t in 0..T-1.
+  torch::Tensor log_density(const torch::Tensor& x, int64_t t);
+  // x_T, ..., x_0 of n samples.
+  std::vector<torch::Tensor> sample_path(int64_t n, Random& random);
+
+ private:
+  torch::Tensor energy(const torch::Tensor& x, const torch::Tensor& t, const Steps& at);
+  void update_energy(Iteration& it, const Steps& at, const torch::Tensor& t,
+                     const torch::Tensor& progress, const Update& update);
+  void update_generator(Iteration& it, const Steps& at, const Noise& noise, const Update& update);
+
+  Process process_;
+  GameConfig game_;
+  Networks nets_;
+  int64_t latent_;
+  std::vector<int64_t> event_;
+  torch::TensorOptions options_;
+  torch::Tensor lambda_;  // [T]
+  std::shared_ptr<torch::nn::Module> module_;
+};
+
+std::unique_ptr<MethodSettings> ddaebm_settings();
+
+}  // namespace ddaebm

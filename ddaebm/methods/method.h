@@ -1,0 +1,61 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/nn/module.h>
+#include <torch/types.h>
+
+#include "ddaebm/config.h"
+#include "ddaebm/random.h"
+
+namespace ddaebm {
+
+// Networks that are updated together: names of children of the method's module.
+struct Player {
+  std::string name;
+  std::vector<std::string> networks;
+};
+
+// Takes one optimiser step that lowers `loss` in the parameters of the player of that index.
+using Update = std::function<void(size_t player, const torch::Tensor& loss)>;
+
+// A way to train a model of data. What the loop, the checkpoints and the commands know of it.
+class Method {
+ public:
+  virtual ~Method() = default;
+
+  // All networks as children; owns every parameter and buffer of the method.
+  virtual torch::nn::Module& module() = 0;
+  virtual const std::vector<Player>& players() const = 0;
+  virtual const std::vector<std::string>& loss_names() const = 0;
+
+  // One iteration on clean data x0 [N, ...]. A pure function of its arguments, the parameters and
+  // the random numbers: static shapes, no host synchronisation. `progress` is a scalar tensor that
+  // runs from 0 to 1 over the run. Returns the losses, one entry a name.
+  virtual torch::Tensor step(const torch::Tensor& x0, const torch::Tensor& progress, Random& random,
+                             const Update& update) = 0;
+
+  // Unnormalised log-density of clean data: x [N, ...] -> [N]. Higher means more likely.
+  virtual torch::Tensor log_density(const torch::Tensor& x) = 0;
+  // n samples, [n, ...].
+  virtual torch::Tensor sample(int64_t n, Random& random) = 0;
+};
+
+// A method's settings, and the only way to make it.
+class MethodSettings {
+ public:
+  virtual ~MethodSettings() = default;
+  virtual void visit(Fields& fields) = 0;
+  // `event`: the shape of one datum, [D] for vectors. Initial weights are drawn from the CPU's
+  // default generator.
+  virtual std::unique_ptr<Method> build(const std::vector<int64_t>& event,
+                                        const torch::TensorOptions& options) const = 0;
+};
+
+// An unknown name is an Error that lists the known ones.
+std::unique_ptr<MethodSettings> method_settings(const std::string& name);
+
+}  // namespace ddaebm

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <vector>
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
+
+#include "ddaebm/config.h"
+
+namespace ddaebm {
+
+// Where batch norm stands in a hidden layer: the authors' code has it before the PReLU, the paper's
+// table after it.
+enum class Norm { before, after, none };
+
+// Networks are made in float64 on the CPU; their owner moves them with Module::to.
+
+// Linear layers of the given widths; PReLU, and batch norm where asked for, after each but the last.
+// x [N, in] -> [N, widths.back()].
+struct MlpImpl : torch::nn::Module {
+  MlpImpl(int64_t in, const std::vector<int64_t>& widths, Norm norm);
+  torch::Tensor forward(torch::Tensor x);
+
+ private:
+  struct Layer {
+    torch::Tensor weight, bias;  // [out, in], [out]
+    torch::Tensor slope;         // PReLU's, [1]
+    torch::Tensor scale, shift, running_mean, running_variance;  // batch norm's, [out]
+  };
+  torch::Tensor batch_norm(const Layer& layer, const torch::Tensor& h) const;
+
+  Norm norm_;
+  std::vector<Layer> layers_;
+};
+TORCH_MODULE(Mlp);
+
+// Sinusoidal embeddings of t = 0..steps-1: [steps, width], sines then cosines of t over wavelengths
+// from 2 pi to 10000 * 2 pi.
+torch::Tensor time_embeddings(int64_t steps, int64_t width);
+
+// Sizes of the networks for vectors; alike for energy, generator and encoder.
+struct MlpConfig {
+  std::vector<int64_t> branch = {16, 32};  // of x and of t, each
+  std::vector<int64_t> trunk = {300, 300};
+  int64_t embedding = 16;
+  int64_t latent = 2;
+  int64_t code = 16;  // what the encoder's trunk gives to its two heads
+  Norm norm = Norm::before;
+
+  void visit(Fields& f) {
+    f("branch", branch, at_least(1), "layer widths of the branches for x and for t");
+    f("trunk", trunk, at_least(1), "hidden widths after the branches are joined");
+    f("embedding", embedding, at_least(4), "width of the time embedding");
+    f("latent", latent, at_least(1), "dimensions of z");
+    f("code", code, at_least(1), "width of the encoder's last layer before its heads");
+    f("norm", norm, {"before", "after", "none"},
+      "batch norm before or after the PReLU in generator and encoder, or none");
+  }
+};
+
+// x [N, in], t [N] -> [N, out]: a branch for x and one for the embedding of t, joined by a trunk.
+struct TimeMlpImpl : torch::nn::Module {
+  TimeMlpImpl(int64_t in, int64_t out, int64_t steps, const MlpConfig& config, Norm norm);
+  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& t);
+
+ private:
+  torch::Tensor embeddings_;
+  Mlp x_branch_{nullptr}, t_branch_{nullptr}, trunk_{nullptr};
+};
+TORCH_MODULE(TimeMlp);
+
+}  // namespace ddaebm

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <memory>
+
+#include <torch/nn/module.h>
+#include <torch/types.h>
+
+#include "ddaebm/nets/mlp.h"
+
+namespace ddaebm {
+
+// The three networks of the paper, whatever the data. x are [N, ...], t [N] int64, z [N, latent].
+
+// Unnormalised log-density of x_t: the paper's E(x_t, t) -> [N]. Higher means more likely.
+struct EnergyNet : torch::nn::Module {
+  virtual torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& t) = 0;
+};
+
+// A guess of x_0 from x_{t+1}: G(x_{t+1}, z, t).
+struct GeneratorNet : torch::nn::Module {
+  virtual torch::Tensor forward(const torch::Tensor& x_next, const torch::Tensor& z,
+                                const torch::Tensor& t) = 0;
+};
+
+// q_psi(z | x_t, x_{t+1}) = N(mean, exp(log_variance)), both [N, latent].
+struct Gaussian {
+  torch::Tensor mean, log_variance;
+};
+struct EncoderNet : torch::nn::Module {
+  virtual Gaussian forward(const torch::Tensor& x_t, const torch::Tensor& x_next,
+                           const torch::Tensor& t) = 0;
+};
+
+struct Networks {
+  std::shared_ptr<EnergyNet> energy;
+  std::shared_ptr<GeneratorNet> generator;
+  std::shared_ptr<EncoderNet> encoder;
+};
+
+// The networks of the paper's toy table, for vectors of any dimension: x [N, dimension].
+Networks make_vector_networks(int64_t dimension, int64_t steps, const MlpConfig& config);
+
+}  // namespace ddaebm

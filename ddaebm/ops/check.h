@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <torch/types.h>
+
+namespace ddaebm::ops {
+
+// A fast operator beside its plain twin: the largest difference, relative to the largest entry.
+struct CheckResult {
+  std::string name;
+  double error = 0.0;
+  double allowed = 0.0;
+  bool passed() const { return error <= allowed; }
+};
+
+// Results, first and second derivatives of every fast operator, in float32 and float64.
+std::vector<CheckResult> check_all(torch::Device device);
+
+}  // namespace ddaebm::ops

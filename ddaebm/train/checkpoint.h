@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ddaebm/data/source.h"
+#include "ddaebm/train/flat.h"
+
+namespace ddaebm {
+
+// A run's folder: config.toml, metrics.jsonl, checkpoint-<iteration>.safetensors, evaluation.json,
+// density.png, report.html.
+struct RunFolder {
+  std::filesystem::path path;
+
+  std::filesystem::path config() const { return path / "config.toml"; }
+  std::filesystem::path metrics() const { return path / "metrics.jsonl"; }
+  std::filesystem::path evaluation() const { return path / "evaluation.json"; }
+  std::filesystem::path picture() const { return path / "density.png"; }
+  std::filesystem::path report() const { return path / "report.html"; }
+  std::filesystem::path checkpoint(int64_t iteration) const;
+  // Iterations of the checkpoints that are there, ascending.
+  std::vector<int64_t> checkpoints() const;
+};
+
+// Everything a run needs to go on: tensors in place, the next iteration, the data's units. Random
+// numbers are a function of seed and iteration, so they need no state.
+void save_checkpoint(const RunFolder& folder, int64_t iteration, const std::string& method,
+                     const std::vector<NamedTensor>& state, const Units& units, int64_t keep);
+
+// The units alone, of the newest checkpoint; an Error where there is none.
+Units read_newest_units(const RunFolder& folder);
+
+// Copies the newest checkpoint's tensors into `state`, matched by name. Returns its iteration, or
+// nothing where there is no checkpoint. A truncated or foreign file, a missing tensor or one of
+// another shape is an Error.
+std::optional<int64_t> load_checkpoint(const RunFolder& folder, const std::string& method,
+                                       const std::vector<NamedTensor>& state, Units& units);
+
+}  // namespace ddaebm

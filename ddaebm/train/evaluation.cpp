@@ -1,0 +1,69 @@
+#include "ddaebm/train/evaluation.h"
+
+#include <algorithm>
+
+#include "ddaebm/error.h"
+#include "ddaebm/io/plot.h"
+#include "ddaebm/metrics/grid.h"
+#include "ddaebm/metrics/samples.h"
+
+namespace ddaebm {
+namespace {
+
+constexpr int64_t kMmdPoints = 4000;
+constexpr int64_t kScatterPoints = 10000;
+constexpr int64_t kPanel = 400;  // pixels
+
+// In the model's units, where data lies around the origin with a deviation near one.
+torch::Tensor picture_of(Model& model, const Units& units, const torch::Tensor& data,
+                         const torch::Tensor& samples) {
+  const Window window;
+  const Grid grid{200, window.low, window.high};
+  const auto log_p = grid_log_probabilities(
+      [&](const torch::Tensor& x) { return model.log_density(units.to_data(x)); }, grid,
+      torch::TensorOptions(torch::kDouble));
+  const auto panel = [&](const torch::Tensor& points) {
+    return scatter(units.to_model(points.slice(0, 0, kScatterPoints)), window, kPanel);
+  };
+  return beside({heatmap(log_p.exp().view({grid.side, grid.side}), kPanel), panel(data),
+                 panel(samples)});
+}
+
+}  // namespace
+
+Evaluation evaluate(Model& model, DataSource& source, uint64_t seed, int64_t samples) {
+  Random random(torch::kCPU, seed);
+  random.restart(Random::kEvaluation, 0);
+  const auto data = source.draw_held_out(samples, random).to(torch::kCPU);
+  const auto generated = model.sample(samples, seed);
+  const LogDensity log_density = [&](const torch::Tensor& x) { return model.log_density(x); };
+
+  Evaluation out;
+  if (const Toy* toy = source.toy()) {
+    const LogDensity truth = [&](const torch::Tensor& x) { return toy->log_density(x); };
+    const Grid fine;
+    const Grid coarse{100, fine.low, fine.high};
+    const torch::TensorOptions options(torch::kDouble);
+    out.numbers.emplace_back("kl", kl_divergence(grid_log_probabilities(truth, fine, options),
+                                                 grid_log_probabilities(log_density, fine, options)));
+    out.numbers.emplace_back("js", jensen_shannon(histogram(generated, coarse),
+                                                  cell_masses(truth, coarse)));
+    if (toy->modes().size(0) > 0) {
+      const auto coverage = mode_coverage(generated, toy->modes(), toy->mode_std());
+      out.numbers.emplace_back("hq", coverage.high_quality);
+      out.numbers.emplace_back("modes", static_cast<double>(coverage.modes));
+    }
+  } else {
+    out.numbers.emplace_back("held_out_score", model.log_density(data).mean().item<double>());
+    out.numbers.emplace_back("sample_score", model.log_density(generated).mean().item<double>());
+  }
+  out.numbers.emplace_back(
+      "mmd", maximum_mean_discrepancy(generated.slice(0, 0, kMmdPoints),
+                                      data.slice(0, 0, kMmdPoints)));
+  if (source.event() == std::vector<int64_t>{2}) {
+    out.picture = picture_of(model, source.units(), data, generated);
+  }
+  return out;
+}
+
+}  // namespace ddaebm

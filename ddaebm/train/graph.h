@@ -1,0 +1,32 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <torch/types.h>
+
+namespace ddaebm {
+
+// A step that is run again and again. On a CPU a run is a call; on a GPU the step is recorded once as
+// a CUDA graph and every run replays that, which spares the launch of each kernel. The step must
+// work on tensors that stay where they are, and never wait for the device.
+class RepeatedStep {
+ public:
+  // Records. `state`: every tensor that the step changes; recording leaves them as they were, but
+  // uses up random numbers.
+  RepeatedStep(std::function<void()> step, const std::vector<torch::Tensor>& state,
+               torch::Device device);
+  ~RepeatedStep();
+  RepeatedStep(const RepeatedStep&) = delete;
+  RepeatedStep& operator=(const RepeatedStep&) = delete;
+
+  void operator()();
+
+ private:
+  struct Graph;
+  std::function<void()> step_;
+  std::unique_ptr<Graph> graph_;
+};
+
+}  // namespace ddaebm

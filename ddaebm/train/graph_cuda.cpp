@@ -1,0 +1,47 @@
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "ddaebm/train/graph.h"
+
+namespace ddaebm {
+
+struct RepeatedStep::Graph {
+  at::cuda::CUDAGraph graph;
+};
+
+RepeatedStep::RepeatedStep(std::function<void()> step, const std::vector<torch::Tensor>& state,
+                           torch::Device device)
+    : step_(std::move(step)) {
+  if (!device.is_cuda()) return;
+  std::vector<torch::Tensor> kept;
+  for (const auto& tensor : state) kept.push_back(tensor.detach().clone());
+  c10::cuda::device_synchronize();
+  graph_ = std::make_unique<Graph>();
+  {
+    const auto stream = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index());
+    const c10::cuda::CUDAStreamGuard guard(stream);
+    // Libraries choose algorithms and allocate workspaces in the first calls, which a recording
+    // must not hold.
+    for (int i = 0; i < 3; ++i) step_();
+    stream.synchronize();
+    graph_->graph.capture_begin();
+    step_();
+    graph_->graph.capture_end();
+    stream.synchronize();
+  }
+  const torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < state.size(); ++i) torch::Tensor(state[i]).copy_(kept[i]);
+}
+
+RepeatedStep::~RepeatedStep() = default;
+
+void RepeatedStep::operator()() {
+  if (graph_) {
+    graph_->graph.replay();
+  } else {
+    step_();
+  }
+}
+
+}  // namespace ddaebm

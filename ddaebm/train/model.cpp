@@ -1,0 +1,113 @@
+#include "ddaebm/train/model.h"
+
+#include <algorithm>
+
+#include <torch/cuda.h>
+
+#include "ddaebm/error.h"
+#include "ddaebm/io/file.h"
+#include "ddaebm/train/checkpoint.h"
+#include "ddaebm/train/settings.h"
+
+namespace ddaebm {
+namespace {
+
+constexpr int64_t kChunk = 20000;
+
+// Evaluation mode for a while: batch norm uses its running statistics, dropout is off.
+class Evaluating {
+ public:
+  explicit Evaluating(torch::nn::Module& module) : module_(module), was_(module.is_training()) {
+    module_.eval();
+  }
+  ~Evaluating() { module_.train(was_); }
+  Evaluating(const Evaluating&) = delete;
+  Evaluating& operator=(const Evaluating&) = delete;
+
+ private:
+  torch::nn::Module& module_;
+  bool was_;
+};
+
+}  // namespace
+
+torch::Device parse_device(const std::string& name) {
+  if (name == "cpu") return torch::kCPU;
+  int64_t index = 0;
+  if (name.rfind("cuda:", 0) == 0 && name.size() > 5 && name.size() < 9 &&
+      std::all_of(name.begin() + 5, name.end(), ::isdigit)) {
+    index = std::stoll(name.substr(5));
+  } else if (name != "cuda") {
+    fail("--device {}: expected cpu, cuda or cuda:N", name);
+  }
+  const auto there = static_cast<int64_t>(torch::cuda::device_count());
+  if (index >= there) {
+    fail("--device {}: {} here; use --device cpu", name,
+         there == 0 ? std::string("no CUDA device is")
+                    : fmt::format("only {} CUDA device{}", there, there == 1 ? " is" : "s are"));
+  }
+  return {torch::kCUDA, static_cast<c10::DeviceIndex>(index)};
+}
+
+Model::Model(Method& method, Units units, torch::TensorOptions options)
+    : method_(&method), units_(units.to(options)), options_(options),
+      event_(units.shift.sizes().vec()) {}
+
+Model Model::load(const std::filesystem::path& run, torch::Device device) {
+  const RunFolder folder{run};
+  if (!std::filesystem::exists(folder.config())) {
+    fail("{}: not a run folder (it has no config.toml)", run.string());
+  }
+  RunSettings settings(ConfigFile::parse(read_file(folder.config()), folder.config().string()));
+  // The data's dimension and units come with the checkpoint: the data itself is not needed.
+  const auto newest = read_newest_units(folder);
+  const auto options = torch::TensorOptions(torch::kFloat).device(device);
+  std::shared_ptr<Method> method =
+      settings.method_settings->build(newest.shift.sizes().vec(), options);
+  std::vector<NamedTensor> weights;
+  for (const auto& item : method->module().named_parameters()) {
+    weights.push_back({"average." + item.key(), item.value()});
+  }
+  for (const auto& item : method->module().named_buffers()) {
+    weights.push_back({"average." + item.key(), item.value()});
+  }
+  Units units = newest;
+  load_checkpoint(folder, settings.method, weights, units);
+  Model model(*method, units, options);
+  model.owned_ = std::move(method);
+  return model;
+}
+
+torch::Tensor Model::log_density(const torch::Tensor& x) {
+  const torch::NoGradGuard no_grad;
+  const Evaluating guard(method_->module());
+  std::vector<int64_t> wanted = {x.dim() > 0 ? x.size(0) : 0};
+  wanted.insert(wanted.end(), event_.begin(), event_.end());
+  if (x.sizes() != wanted) {
+    fail("data of shape [{}], the model wants [N, {}]", fmt::join(x.sizes(), ", "),
+         fmt::join(event_, ", "));
+  }
+  const double gain = units_.log_density_gain().item<double>();
+  auto out = torch::empty({x.size(0)}, torch::kDouble);
+  for (int64_t from = 0; from < x.size(0); from += kChunk) {
+    const auto part = x.slice(0, from, std::min(from + kChunk, x.size(0)));
+    out.slice(0, from, from + part.size(0))
+        .copy_(method_->log_density(units_.to_model(part.to(options_))).to(torch::kDouble) + gain);
+  }
+  return out;
+}
+
+torch::Tensor Model::sample(int64_t n, uint64_t seed) {
+  const torch::NoGradGuard no_grad;
+  const Evaluating guard(method_->module());
+  Random random(options_.device(), seed);
+  std::vector<torch::Tensor> parts;
+  for (int64_t from = 0; from < n; from += kChunk) {
+    random.restart(Random::kSampling, static_cast<uint64_t>(from));
+    parts.push_back(
+        units_.to_data(method_->sample(std::min(kChunk, n - from), random)).to(torch::kCPU));
+  }
+  return torch::cat(parts).to(torch::kFloat);
+}
+
+}  // namespace ddaebm

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include <torch/types.h>
+
+#include "ddaebm/data/source.h"
+#include "ddaebm/methods/method.h"
+
+namespace ddaebm {
+
+// "cpu", "cuda" or "cuda:N"; an Error where that device is not there.
+torch::Device parse_device(const std::string& name);
+
+// Uses a method as it stands: x and samples are in the data's own units.
+class Model {
+ public:
+  Model(Method& method, Units units, torch::TensorOptions options);
+  // A trained run: the averaged weights of its newest checkpoint. Reads that folder alone.
+  static Model load(const std::filesystem::path& run, torch::Device device);
+
+  // Shape of one datum.
+  const std::vector<int64_t>& event() const { return event_; }
+  // Unnormalised log-density of x [N, ...] -> [N], float64 on the CPU, in chunks. Higher means more
+  // likely.
+  torch::Tensor log_density(const torch::Tensor& x);
+  // n samples [n, ...], float32 on the CPU, in chunks; a seed gives the same ones again.
+  torch::Tensor sample(int64_t n, uint64_t seed);
+
+ private:
+  std::shared_ptr<Method> owned_;
+  Method* method_;
+  Units units_;
+  torch::TensorOptions options_;
+  std::vector<int64_t> event_;
+};
+
+}  // namespace ddaebm

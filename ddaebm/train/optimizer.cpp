@@ -1,0 +1,122 @@
+#include "ddaebm/train/optimizer.h"
+
+#include <cmath>
+#include <numbers>
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include "ddaebm/ops/adam.h"
+
+namespace ddaebm {
+namespace {
+
+std::vector<NamedTensor> parameters_of(Method& method, const Player& player) {
+  std::vector<NamedTensor> found;
+  for (const auto& item : method.module().named_parameters()) {
+    for (const auto& network : player.networks) {
+      if (item.key().rfind(network + ".", 0) == 0) found.push_back({item.key(), item.value()});
+    }
+  }
+  return found;
+}
+
+std::vector<NamedTensor> buffers_of(Method& method) {
+  std::vector<NamedTensor> found;
+  for (const auto& item : method.module().named_buffers()) {
+    found.push_back({item.key(), item.value()});
+  }
+  return found;
+}
+
+}  // namespace
+
+double OptimizerConfig::rate(int64_t iteration, int64_t iterations) const {
+  double factor = 1.0;
+  if (schedule == RateSchedule::cosine) {
+    const double progress = static_cast<double>(iteration) / static_cast<double>(iterations);
+    factor = lr_end + (1.0 - lr_end) * 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
+  }
+  if (iteration < warmup) {
+    factor *= static_cast<double>(iteration + 1) / static_cast<double>(warmup);
+  }
+  return lr * factor;
+}
+
+Optimizer::Optimizer(Method& method, const OptimizerConfig& config)
+    : config_(config), buffers_(buffers_of(method)) {
+  const torch::NoGradGuard no_grad;
+  for (const Player& player : method.players()) {
+    FlatTensors weights(parameters_of(method, player));
+    std::vector<torch::Tensor> inputs;
+    for (const auto& member : weights.members()) inputs.push_back(member.tensor);
+    const auto zeros = torch::zeros_like(weights.all);
+    const auto average = weights.all.clone();
+    groups_.push_back({player.name, std::move(weights), std::move(inputs), zeros, zeros.clone(),
+                       average, torch::ones({2}, zeros.options())});
+  }
+  buffer_average_ = buffers_.all.clone();
+}
+
+void Optimizer::set_iteration(int64_t iteration, int64_t iterations) {
+  const double k = static_cast<double>(iteration) + 1.0;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const double rate =
+        config_.rate(iteration, iterations) * (i == 0 ? 1.0 : config_.generator_lr_scale);
+    groups_[i].dials[0].fill_(rate / (1.0 - std::pow(config_.beta1, k)));
+    groups_[i].dials[1].fill_(1.0 / std::sqrt(1.0 - std::pow(config_.beta2, k)));
+  }
+}
+
+void Optimizer::update(size_t player, const torch::Tensor& loss) {
+  Group& group = groups_.at(player);
+  auto gradients = torch::autograd::grad({loss}, group.inputs, {}, /*retain_graph=*/{},
+                                         /*create_graph=*/false, /*allow_unused=*/true);
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i].defined()) gradients[i] = torch::zeros_like(group.inputs[i]);
+    gradients[i] = gradients[i].reshape({-1});
+  }
+  const torch::NoGradGuard no_grad;
+  auto gradient = torch::cat(gradients);
+  if (config_.clip > 0) {
+    gradient.mul_((config_.clip / (gradient.norm() + 1e-12)).clamp_max(1.0));
+  }
+  ops::adam(group.weights.all, gradient, group.m, group.v, group.average, group.dials,
+            {config_.beta1, config_.beta2, config_.eps, config_.ema});
+}
+
+void Optimizer::average_buffers() {
+  const torch::NoGradGuard no_grad;
+  buffer_average_.mul_(config_.ema).add_(buffers_.all, 1.0 - config_.ema);
+}
+
+std::vector<NamedTensor> Optimizer::state() const {
+  std::vector<NamedTensor> all;
+  const auto add = [&](const FlatTensors& layout, const torch::Tensor& flat, const char* what) {
+    for (auto& [name, view] : layout.cut(flat)) all.push_back({std::string(what) + name, view});
+  };
+  for (const Group& group : groups_) {
+    add(group.weights, group.weights.all, "weight.");
+    add(group.weights, group.average, "average.");
+    add(group.weights, group.m, "adam_m.");
+    add(group.weights, group.v, "adam_v.");
+  }
+  add(buffers_, buffers_.all, "weight.");
+  add(buffers_, buffer_average_, "average.");
+  return all;
+}
+
+Optimizer::UseAverages::UseAverages(Optimizer& optimizer) : optimizer_(optimizer) { swap(); }
+Optimizer::UseAverages::~UseAverages() { swap(); }
+
+void Optimizer::UseAverages::swap() {
+  const torch::NoGradGuard no_grad;
+  const auto exchange = [](torch::Tensor& a, torch::Tensor& b) {
+    const auto kept = a.clone();
+    a.copy_(b);
+    b.copy_(kept);
+  };
+  for (Group& group : optimizer_.groups_) exchange(group.weights.all, group.average);
+  exchange(optimizer_.buffers_.all, optimizer_.buffer_average_);
+}
+
+}  // namespace ddaebm

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <torch/types.h>
+
+#include "ddaebm/config.h"
+#include "ddaebm/methods/method.h"
+#include "ddaebm/train/flat.h"
+
+namespace ddaebm {
+
+enum class RateSchedule { constant, cosine };
+
+struct OptimizerConfig {
+  double lr = 1e-4;
+  double generator_lr_scale = 1.0;
+  RateSchedule schedule = RateSchedule::constant;
+  double lr_end = 0.1;
+  int64_t warmup = 0;
+  double beta1 = 0.0;
+  double beta2 = 0.9;
+  double eps = 1e-8;
+  double ema = 0.0;
+  double clip = 0.0;
+
+  void visit(Fields& f) {
+    f("lr", lr, more_than(0), "Adam's step size");
+    f("generator_lr_scale", generator_lr_scale, more_than(0),
+      "step size of all players but the first, as a factor");
+    f("schedule", schedule, {"constant", "cosine"}, "how the step size falls");
+    f("lr_end", lr_end, between(0, 1), "cosine: the last step size as a share of the first");
+    f("warmup", warmup, at_least(0), "iterations over which the step size rises from zero");
+    f("beta1", beta1, between(0, 0.99999), "Adam's memory of the gradient");
+    f("beta2", beta2, between(0, 0.99999), "Adam's memory of its square");
+    f("eps", eps, more_than(0), "Adam's guard against division by zero");
+    f("ema", ema, between(0, 0.999999), "decay of the averaged weights that are used; 0: none");
+    f("clip", clip, at_least(0), "largest gradient norm a player; 0: no clipping");
+  }
+  // The step size at an iteration of a run of that many.
+  double rate(int64_t iteration, int64_t iterations) const;
+};
+
+// Adam and averaged weights for every player of a method. All state is plain tensors on the device.
+class Optimizer {
+ public:
+  Optimizer(Method& method, const OptimizerConfig& config);
+
+  // Before each iteration (counted from 0).
+  void set_iteration(int64_t iteration, int64_t iterations);
+  // Differentiates and updates; the `Update` of Method::step.
+  void update(size_t player, const torch::Tensor& loss);
+  // After each iteration: the averages of buffers (batch-norm statistics).
+  void average_buffers();
+
+  // All that a checkpoint holds: weights, buffers, moments and averages, by name.
+  std::vector<NamedTensor> state() const;
+
+  // Puts the averages into the networks for its lifetime.
+  class UseAverages {
+   public:
+    explicit UseAverages(Optimizer& optimizer);
+    ~UseAverages();
+    UseAverages(const UseAverages&) = delete;
+    UseAverages& operator=(const UseAverages&) = delete;
+
+   private:
+    void swap();
+    Optimizer& optimizer_;
+  };
+
+ private:
+  struct Group {
+    std::string player;
+    FlatTensors weights;
+    std::vector<torch::Tensor> inputs;  // the weights, as autograd::grad wants them
+    torch::Tensor m, v, average, dials;
+  };
+  OptimizerConfig config_;
+  std::vector<Group> groups_;
+  FlatTensors buffers_;
+  torch::Tensor buffer_average_;
+};
+
+}  // namespace ddaebm

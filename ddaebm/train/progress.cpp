@@ -1,0 +1,52 @@
+#include "ddaebm/train/progress.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+#include <fmt/format.h>
+
+namespace ddaebm {
+
+std::string clock_text(double seconds) {
+  const auto s = static_cast<int64_t>(seconds + 0.5);
+  return s >= 3600 ? fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
+                   : fmt::format("{}:{:02}", s / 60, s % 60);
+}
+
+Progress::Progress(std::string task, int64_t total, int64_t done)
+    : task_(std::move(task)),
+      total_(total),
+      start_(done),
+      terminal_(isatty(STDERR_FILENO) != 0),
+      began_(Clock::now()),
+      shown_(began_) {}
+
+Progress::~Progress() { finish(); }
+
+void Progress::update(int64_t done, const std::string& note) {
+  const auto now = Clock::now();
+  const std::chrono::duration<double> since = now - shown_;
+  if (done < total_ && since.count() < (terminal_ ? 0.2 : 10.0)) return;
+  shown_ = now;
+  const double elapsed = std::chrono::duration<double>(now - began_).count();
+  const double rate = static_cast<double>(done - start_) / std::max(elapsed, 1e-9);
+  const double left = static_cast<double>(total_ - done) / std::max(rate, 1e-9);
+  constexpr int64_t kWidth = 24;
+  const auto filled = static_cast<size_t>(kWidth * done / total_);
+  const std::string bar = std::string(filled, '#') + std::string(kWidth - filled, '-');
+  const std::string line =
+      fmt::format("{} [{}] {}/{}  {:.0f} it/s  ETA {}  {}", task_, bar, done, total_, rate,
+                  clock_text(left), note);
+  // Erase to the end of the line: the last text may have been longer.
+  fmt::print(stderr, terminal_ ? "\r{}\x1b[K" : "{}\n", line);
+  std::fflush(stderr);
+  open_ = terminal_;
+}
+
+void Progress::finish() {
+  if (open_) fmt::print(stderr, "\n");
+  open_ = false;
+}
+
+}  // namespace ddaebm

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace ddaebm {
+
+// One line on standard error that says how far a long task is, how fast, and when it will be done.
+// On a terminal it rewrites itself; elsewhere (a log file) it prints a line now and then.
+class Progress {
+ public:
+  Progress(std::string task, int64_t total, int64_t done = 0);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void update(int64_t done, const std::string& note = "");
+  // Ends the line, so that other text can follow.
+  void finish();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string task_;
+  int64_t total_, start_;
+  bool terminal_, open_ = false;
+  Clock::time_point began_, shown_;
+};
+
+// "1:02:03", "4:05".
+std::string clock_text(double seconds);
+
+}  // namespace ddaebm

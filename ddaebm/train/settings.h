@@ -1,0 +1,49 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "ddaebm/config.h"
+#include "ddaebm/data/source.h"
+#include "ddaebm/methods/method.h"
+#include "ddaebm/train/optimizer.h"
+
+namespace ddaebm {
+
+struct TrainConfig {
+  int64_t iterations = 100000;
+  int64_t batch = 200;
+  OptimizerConfig optimizer;
+  int64_t log_every = 100;
+  int64_t evaluate_every = 10000;
+  int64_t checkpoint_every = 5000;
+  int64_t keep = 2;
+  double divergence_limit = 1e8;
+
+  void visit(Fields& f) {
+    f("iterations", iterations, at_least(1), "how many times both players are updated");
+    f("batch", batch, at_least(2), "data an iteration");
+    optimizer.visit(f);
+    f("log_every", log_every, at_least(1), "iterations between lines of metrics.jsonl");
+    f("evaluate_every", evaluate_every, at_least(0), "iterations between evaluations; 0: at the end");
+    f("checkpoint_every", checkpoint_every, at_least(1), "iterations between checkpoints");
+    f("keep", keep, at_least(1), "how many checkpoints stay");
+    f("divergence_limit", divergence_limit, more_than(0),
+      "a loss larger than this stops the run, as a NaN does");
+  }
+};
+
+// All there is to a run, read from a settings file. A method brings sections of its own.
+struct RunSettings {
+  explicit RunSettings(const ConfigFile& file);
+  Fields fields();
+  std::string to_toml();
+
+  std::string method = "ddaebm";
+  int64_t seed = 0;
+  DataConfig data;
+  TrainConfig train;
+  std::unique_ptr<MethodSettings> method_settings;
+};
+
+}  // namespace ddaebm

@@ -1,0 +1,210 @@
+#include "ddaebm/train/trainer.h"
+
+#include <cmath>
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
+#include "ddaebm/error.h"
+#include "ddaebm/io/file.h"
+#include "ddaebm/io/image.h"
+#include "ddaebm/io/report.h"
+#include "ddaebm/train/evaluation.h"
+#include "ddaebm/train/graph.h"
+#include "ddaebm/train/progress.h"
+
+namespace ddaebm {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Settings that may change when a run is resumed: they do not touch what is computed.
+bool may_change(const std::string& key) {
+  return key == "train.log_every" || key == "train.evaluate_every" ||
+         key == "train.checkpoint_every" || key == "train.keep";
+}
+
+void check_same_run(RunSettings& wanted, const RunFolder& folder) {
+  RunSettings was(ConfigFile::parse(read_file(folder.config()), folder.config().string()));
+  const Fields a = was.fields();
+  const Fields b = wanted.fields();
+  for (size_t i = 0; i < a.list().size() && i < b.list().size(); ++i) {
+    const std::string key = a.list()[i].key;
+    const std::string before = value_text(a.list()[i]);
+    const std::string now = value_text(b.list()[i]);
+    if (key != b.list()[i].key || (before != now && !may_change(key))) {
+      fail("{}: the run has {} = {}, now it is {}; resume with the run's own settings "
+           "(`ddaebm train {} --resume`), or choose another --out",
+           folder.path.string(), key, before, now, folder.path.string());
+    }
+  }
+}
+
+// Drops the lines of iterations that the run will do again.
+void cut_metrics(const RunFolder& folder, int64_t iteration) {
+  if (!std::filesystem::exists(folder.metrics())) return;
+  std::istringstream lines(read_file(folder.metrics()));
+  std::string kept;
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (json.is_object() && json.value("iteration", INT64_MAX) <= iteration) kept += line + "\n";
+  }
+  write_file(folder.metrics(), kept);
+}
+
+void append_line(const std::filesystem::path& path, const Json& json) {
+  std::ofstream out(path, std::ios::app);
+  out << json.dump() << '\n' << std::flush;
+  if (!out) fail("{}: cannot write; is the disk full?", path.string());
+}
+
+class Training {
+ public:
+  Training(RunSettings& settings, const TrainOptions& options)
+      : settings_(settings),
+        options_(options),
+        folder_{options.folder},
+        tensors_(torch::TensorOptions(torch::kFloat).device(options.device)),
+        source_(open_data(settings.data, options.device)),
+        units_(source_->units()),
+        random_(options.device, static_cast<uint64_t>(settings.seed)) {
+    Random initial(torch::kCPU, static_cast<uint64_t>(settings.seed));
+    method_ = settings.method_settings->build(source_->event(), tensors_);
+    optimizer_ = std::make_unique<Optimizer>(*method_, settings.train.optimizer);
+    progress_ = torch::zeros({}, tensors_);
+    const auto kinds = static_cast<int64_t>(method_->loss_names().size());
+    losses_ = torch::zeros({kinds}, tensors_);
+    recent_ = torch::zeros({settings.train.log_every, kinds}, tensors_);
+    open_folder();
+  }
+
+  TrainResult run(const std::atomic<int>& stop) {
+    const TrainConfig& config = settings_.train;
+    const Units model_units = units_.to(tensors_);
+    std::vector<torch::Tensor> changed = {losses_};
+    for (const auto& [name, tensor] : optimizer_->state()) changed.push_back(tensor);
+    random_.restart(Random::kTraining, 0);
+    RepeatedStep step(
+        [&] {
+          const auto x0 = model_units.to_model(source_->draw(config.batch, random_));
+          losses_.copy_(method_->step(
+              x0, progress_, random_,
+              [&](size_t player, const torch::Tensor& loss) { optimizer_->update(player, loss); }));
+          optimizer_->average_buffers();
+        },
+        changed, options_.device);
+
+    Progress bar(settings_.data.name, config.iterations, next_);
+    while (next_ < config.iterations) {
+      random_.restart(Random::kTraining, static_cast<uint64_t>(next_));
+      progress_.fill_(static_cast<double>(next_) / static_cast<double>(config.iterations));
+      optimizer_->set_iteration(next_, config.iterations);
+      step();
+      recent_[pending_++].copy_(losses_);
+      ++next_;
+
+      const bool last = next_ == config.iterations;
+      const bool save = last || next_ % config.checkpoint_every == 0 || stop != 0;
+      if (last || save || pending_ == config.log_every) log();
+      if (!options_.quiet) bar.update(next_, note_);
+      if (last || (config.evaluate_every > 0 && next_ % config.evaluate_every == 0)) evaluate_now();
+      if (save) {
+        save_checkpoint(folder_, next_, settings_.method, optimizer_->state(), units_, config.keep);
+        write_report(folder_.path);
+      }
+      if (stop != 0 && !last) return {false, numbers_};
+    }
+    return {true, numbers_};
+  }
+
+ private:
+  void open_folder() {
+    namespace fs = std::filesystem;
+    const bool there = fs::exists(folder_.config());
+    if (there && !options_.resume) {
+      fail("{} holds a run already; continue it with --resume, or choose another --out",
+           folder_.path.string());
+    }
+    std::error_code error;
+    fs::create_directories(folder_.path, error);
+    if (error) fail("{}: {}", folder_.path.string(), error.message());
+    if (there) {
+      check_same_run(settings_, folder_);
+      next_ = load_checkpoint(folder_, settings_.method, optimizer_->state(), units_).value_or(0);
+      cut_metrics(folder_, next_);
+    }
+    write_file(folder_.config(), settings_.to_toml());
+  }
+
+  // Reads the losses back, looks for the first that is not sound, and writes their means.
+  void log() {
+    if (pending_ == 0) return;
+    const auto values = recent_.slice(0, 0, pending_).to(torch::kCPU, torch::kDouble);
+    const auto cell = values.accessor<double, 2>();
+    const auto& names = method_->loss_names();
+    for (int64_t i = 0; i < values.size(0); ++i) {
+      for (int64_t k = 0; k < values.size(1); ++k) {
+        const double value = cell[i][k];
+        if (std::isfinite(value) && std::abs(value) < settings_.train.divergence_limit) continue;
+        const auto checkpoints = folder_.checkpoints();
+        fail("iteration {}: loss '{}' is {}{}; lower train.lr, raise game.gamma or set train.clip. {}",
+             next_ - pending_ + i + 1, names[static_cast<size_t>(k)], value,
+             std::isfinite(value)
+                 ? fmt::format(", beyond train.divergence_limit = {}", settings_.train.divergence_limit)
+                 : "",
+             checkpoints.empty()
+                 ? std::string("There is no checkpoint yet")
+                 : fmt::format("The last checkpoint, {}, is sound",
+                               folder_.checkpoint(checkpoints.back()).string()));
+      }
+    }
+    const auto mean = values.mean(0);
+    Json line;
+    line["iteration"] = next_;
+    for (size_t k = 0; k < names.size(); ++k) {
+      line[names[k]] = mean[static_cast<int64_t>(k)].item<double>();
+    }
+    line["lr"] = settings_.train.optimizer.rate(next_ - 1, settings_.train.iterations);
+    append_line(folder_.metrics(), line);
+    note_ = fmt::format("{} {:.3g}  {} {:.3g}", names[0], mean[0].item<double>(), names[1],
+                        mean[1].item<double>());
+    pending_ = 0;
+  }
+
+  void evaluate_now() {
+    const Optimizer::UseAverages averages(*optimizer_);
+    Model model(*method_, units_, tensors_);
+    const Evaluation result = evaluate(model, *source_, static_cast<uint64_t>(settings_.seed));
+    numbers_ = result.numbers;
+    Json line;
+    line["iteration"] = next_;
+    for (const auto& [name, value] : numbers_) line[name] = value;
+    append_line(folder_.metrics(), line);
+    write_file(folder_.evaluation(), line.dump(2) + "\n");
+    if (result.picture.defined()) write_png(folder_.picture(), result.picture);
+  }
+
+  RunSettings& settings_;
+  const TrainOptions& options_;
+  RunFolder folder_;
+  torch::TensorOptions tensors_;
+  std::unique_ptr<DataSource> source_;
+  Units units_;
+  Random random_;
+  std::unique_ptr<Method> method_;
+  std::unique_ptr<Optimizer> optimizer_;
+  torch::Tensor progress_, losses_;
+  torch::Tensor recent_;  // [log_every, losses], rows up to pending_ not yet logged
+  int64_t pending_ = 0;
+  int64_t next_ = 0;  // iterations done
+  std::string note_;
+  std::vector<std::pair<std::string, double>> numbers_;
+};
+
+}  // namespace
+
+TrainResult train(RunSettings& settings, const TrainOptions& options, const std::atomic<int>& stop) {
+  return Training(settings, options).run(stop);
+}
+
+}  // namespace ddaebm

@@ -1,0 +1,270 @@
+// Golden vectors: every file of DDAEBM_PARITY_DIR (default: tests/golden) is run by its `kind` and
+// settings, in float64, and must agree to 1e-9.
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "ddaebm/io/safetensors.h"
+#include "ddaebm/methods/ddaebm.h"
+#include "ddaebm/nets/authors_names.h"
+#include "ddaebm/train/optimizer.h"
+
+namespace ddaebm {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr double kTolerance = 1e-9;
+
+// Relative to the largest entry, so that entries near zero are not asked for more digits than the
+// sums they come from have.
+void expect_close(const torch::Tensor& ours, const torch::Tensor& golden, const std::string& what,
+                  double least_scale = 1e-3) {
+  ASSERT_EQ(ours.numel(), golden.numel()) << what;
+  const auto a = ours.detach().to(torch::kDouble).reshape({-1});
+  const auto b = golden.to(torch::kDouble).reshape({-1});
+  if (b.numel() == 0) return;
+  const double error = (a - b).abs().max().item<double>();
+  const double scale = b.abs().max().item<double>();
+  EXPECT_TRUE(error <= kTolerance * std::max(scale, least_scale))
+      << what << ": error " << error << ", largest entry " << scale;
+}
+
+// The settings of a file; each must be asked for, so that none is passed over in silence.
+class Settings {
+ public:
+  explicit Settings(std::map<std::string, std::string> values) : values_(std::move(values)) {}
+  std::string take(const std::string& key, const std::string& fallback) {
+    const auto found = values_.find(key);
+    if (found == values_.end()) return fallback;
+    std::string value = found->second;
+    values_.erase(found);
+    return value;
+  }
+  double number(const std::string& key, double fallback) {
+    return std::stod(take(key, std::to_string(fallback)));
+  }
+  void expect_all_taken() const {
+    for (const auto& [key, value] : values_) ADD_FAILURE() << "unknown setting " << key << "=" << value;
+  }
+
+ private:
+  std::map<std::string, std::string> values_;
+};
+
+ScheduleConfig schedule_config(Settings& settings, const std::string& clamp_default) {
+  ScheduleConfig config;
+  config.steps = std::stoll(settings.take("num_timesteps", "4"));
+  config.beta_min = settings.number("beta_min", 0.1);
+  config.beta_max = settings.number("beta_max", 20.0);
+  const std::string times = settings.take("time_schedule", "equidistant");
+  EXPECT_TRUE(times == "equidistant" || times == "recovery") << times;
+  config.times = times == "recovery" ? TimeGrid::recovery : TimeGrid::equidistant;
+  const std::string clamp = settings.take("clamp", clamp_default);
+  EXPECT_TRUE(clamp == "image" || clamp == "toy") << clamp;
+  if (clamp == "image") {
+    config.beta_limit = 0.999;
+    config.posterior_variance_floor = 1e-4;
+  }
+  return config;
+}
+
+void run_schedule(const Safetensors& file, Settings settings) {
+  const Schedule schedule(schedule_config(settings, "toy"));
+  settings.expect_all_taken();
+  const std::map<std::string, std::vector<double>> ours = {
+      {"time", schedule.time},
+      {"a", schedule.a},
+      {"sigma", schedule.sigma},
+      {"a_bar", schedule.a_bar},
+      {"sigma_bar", schedule.sigma_bar},
+      {"beta", schedule.beta},
+      {"post_coef_x0", schedule.posterior_x0},
+      {"post_coef_xt", schedule.posterior_next},
+      {"post_var", schedule.posterior_variance},
+      {"post_logvar_clipped", schedule.posterior_log_variance}};
+  for (const auto& [name, golden] : file.tensors) {
+    double w = 0;
+    double w_mid = 0;
+    if (std::sscanf(name.c_str(), "importance_w%lf_wmid%lf", &w, &w_mid) == 2) {
+      expect_close(torch::tensor(schedule.importance(w, w_mid), torch::kDouble), golden, name);
+    } else if (ours.count(name) != 0) {
+      expect_close(torch::tensor(ours.at(name), torch::kDouble), golden, name);
+    } else {
+      ADD_FAILURE() << "unknown tensor " << name;
+    }
+  }
+}
+
+int64_t count_layers(const Safetensors& file, const std::string& stack) {
+  int64_t n = 0;
+  while (file.tensors.count("weight." + stack + ".layers." + std::to_string(n) + ".weight") != 0) ++n;
+  return n;
+}
+
+void run_toy_step(const Safetensors& file, Settings settings) {
+  const auto tensor = [&](const std::string& name) { return file.tensors.at(name); };
+  const auto weight = [&](const std::string& name) { return file.tensors.at("weight." + name); };
+  const auto x0 = tensor("x0");
+
+  const auto schedule = schedule_config(settings, "toy");
+  MlpConfig net;
+  net.trunk = nlohmann::json::parse(settings.take("hidden", "[300,300]")).get<std::vector<int64_t>>();
+  const int64_t trunk_layers = count_layers(file, "energy.net");
+  const int64_t branch_layers = count_layers(file, "energy.x_encoder");
+  ASSERT_EQ(static_cast<size_t>(trunk_layers), net.trunk.size() + 1);
+  net.branch.clear();
+  for (int64_t i = 0; i < branch_layers; ++i) {
+    net.branch.push_back(weight("energy.x_encoder.layers." + std::to_string(i) + ".weight").size(0));
+  }
+  net.embedding = weight("energy.t_encoder.layers.0.weight").size(1);
+  net.latent = tensor("noise.0.z").size(1);
+  net.code = weight("encoder.fc_mu.weight").size(1);
+
+  GameConfig game;
+  game.gamma = settings.number("gamma", 0.02);
+  game.latent_weight = settings.number("latent_weight", 0.1);
+  game.fake_weight = settings.number("fake_weight", 1.0);
+  const std::string recon = settings.take("recon", "nll");
+  ASSERT_TRUE(recon == "nll" || recon == "mse_posterior" || recon == "mse_prior") << recon;
+  if (recon != "nll") game.reconstruction = Reconstruction::mse;
+  if (recon == "mse_prior") game.reconstruction_latent = ReconstructionLatent::prior;
+  const std::string floor = settings.take("recon_logvar_floor", "log(1e-2)");
+  double argument = 0;
+  game.reconstruction_variance_floor = std::sscanf(floor.c_str(), "log(%lf)", &argument) == 1
+                                           ? argument
+                                           : std::exp(std::stod(floor));
+
+  OptimizerConfig adam;
+  adam.lr = settings.number("lr", 1e-4);
+  const auto betas = nlohmann::json::parse(settings.take("adam", "[0.0, 0.9, 1e-08]"));
+  adam.beta1 = betas.at(0);
+  adam.beta2 = betas.at(1);
+  adam.eps = betas.at(2);
+  const int64_t steps = std::stoll(settings.take("steps", "1"));
+  settings.expect_all_taken();
+
+  const torch::TensorOptions options(torch::kDouble);
+  Ddaebm method(Schedule(schedule), game, make_vector_networks(x0.size(1), schedule.steps, net),
+                net.latent, {x0.size(1)}, options);
+  std::map<std::string, torch::Tensor> ours;
+  for (const auto& item : method.module().named_parameters()) ours[item.key()] = item.value();
+  for (const auto& item : method.module().named_buffers()) ours[item.key()] = item.value();
+  const auto find = [&](const std::string& authors_name) -> std::optional<torch::Tensor> {
+    const auto name = our_name(authors_name, trunk_layers, branch_layers);
+    return name ? std::optional(ours.at(*name)) : std::nullopt;
+  };
+  {
+    const torch::NoGradGuard no_grad;
+    std::set<std::string> filled;
+    for (const auto& [name, value] : file.tensors) {
+      if (name.rfind("weight.", 0) != 0) continue;
+      const std::string authors_name = name.substr(7);
+      if (auto target = find(authors_name)) {
+        target->copy_(value);
+        filled.insert(*our_name(authors_name, trunk_layers, branch_layers));
+      }
+    }
+    for (const auto& [name, value] : ours) {
+      if (name.find("embeddings") == std::string::npos) {
+        EXPECT_TRUE(filled.count(name)) << name << " is not in the file";
+      }
+    }
+  }
+
+  Optimizer optimizer(method, adam);
+  for (int64_t step = 0; step < steps; ++step) {
+    const std::string prefix = "noise." + std::to_string(step) + ".";
+    const Noise noise{tensor("t"),           tensor(prefix + "eps_t"),    tensor(prefix + "eps_tp1"),
+                      tensor(prefix + "z"),  tensor(prefix + "eps_post"), tensor(prefix + "eps_enc")};
+    optimizer.set_iteration(step, steps);
+    const Update update = [&](size_t player, const torch::Tensor& loss) {
+      if (step == 0) {
+        const std::string mine = player == 0 ? "energy." : "generator.|encoder.";
+        for (const auto& [name, golden] : file.tensors) {
+          if (name.rfind("out.grad.", 0) != 0) continue;
+          const std::string authors_name = name.substr(9);
+          const std::string network = authors_name.substr(0, authors_name.find('.') + 1);
+          if (mine.find(network) == std::string::npos) continue;
+          const auto parameter = find(authors_name);
+          ASSERT_TRUE(parameter) << name;
+          expect_close(torch::autograd::grad({loss}, {*parameter}, {}, true)[0], golden, name);
+        }
+      }
+      optimizer.update(player, loss);
+    };
+    const Iteration it = method.play(x0, torch::zeros({}, options), noise, update);
+    if (step != 0) continue;
+    const Steps at = Process(Schedule(schedule), options).at(noise.t, 2);
+    const std::map<std::string, torch::Tensor> outputs = {
+        {"x_t", it.x_t},
+        {"x_tp1", it.x_next},
+        {"x0_pred", it.x0_guess},
+        {"x_pos", it.fake},
+        {"energy_real", it.energy_real},
+        {"energy_fake", it.energy_fake},
+        {"logq_fwd_real", at.log_q(it.x_next, it.x_t)},
+        {"grad_input", it.penalty_gradient},
+        {"gp", it.penalty},
+        {"loss_energy", it.energy_loss},
+        {"post_mean", it.code.mean},
+        {"post_logvar", it.code.log_variance},
+        {"x0_recon", it.x0_reconstruction},
+        {"loss_recon", it.reconstruction_loss},
+        {"loss_kl", it.kl_loss},
+        {"loss_latent", it.latent_loss},
+        {"energy_term", -it.fake_energy_term},
+        {"loss_generator", it.generator_loss}};
+    for (const auto& [name, golden] : file.tensors) {
+      if (name.rfind("out.", 0) != 0 || name.rfind("out.grad.", 0) == 0 ||
+          name.rfind("out.after.", 0) == 0) {
+        continue;
+      }
+      ASSERT_TRUE(outputs.count(name.substr(4))) << "unknown tensor " << name;
+      expect_close(outputs.at(name.substr(4)), golden, name);
+    }
+  }
+  for (const auto& [name, golden] : file.tensors) {
+    if (name.rfind("out.after.", 0) != 0) continue;
+    const auto value = find(name.substr(10));
+    if (!value) continue;
+    // Batch norm cancels a constant, so the gradient of a bias in its path is rounding noise, which
+    // Adam's division by its own size makes 1e-10 large.
+    const bool noise = name.find(".energy.") == std::string::npos && name.find("bias") != std::string::npos;
+    expect_close(*value, golden, name, noise ? 1.0 : 1e-3);
+  }
+}
+
+TEST(Parity, GoldenVectors) {
+  const char* given = std::getenv("DDAEBM_PARITY_DIR");
+  const fs::path folder = given != nullptr ? given : DDAEBM_GOLDEN;
+  const std::set<std::string> planned = {"image_step", "nice", "fid"};
+  int run = 0;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    SCOPED_TRACE(entry.path().filename().string());
+    const Safetensors file = read_safetensors(entry.path());
+    Settings settings(file.metadata);
+    const std::string kind = settings.take("kind", "");
+    if (kind == "schedule") {
+      run_schedule(file, settings);
+    } else if (kind == "toy_step") {
+      run_toy_step(file, settings);
+    } else if (planned.count(kind) != 0) {
+      std::cout << entry.path().filename().string() << ": kind " << kind << " is not implemented yet\n";
+      continue;
+    } else {
+      ADD_FAILURE() << "unknown kind '" << kind << "'";
+    }
+    ++run;
+  }
+  EXPECT_GT(run, 0) << "no golden vectors in " << folder;
+}
+
+}  // namespace
+}  // namespace ddaebm
