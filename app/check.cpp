@@ -1,10 +1,12 @@
+#include "ddaebm/ops/check.h"
+
 #include <memory>
+
+#include "app/commands.h"
 
 #include <fmt/format.h>
 
-#include "app/commands.h"
 #include "ddaebm/error.h"
-#include "ddaebm/ops/check.h"
 #include "ddaebm/train/model.h"
 
 namespace ddaebm::app {

@@ -1,9 +1,10 @@
 #include <memory>
 
-#include <fmt/format.h>
-
 #include "app/commands.h"
 #include "app/presets.h"
+
+#include <fmt/format.h>
+
 #include "ddaebm/error.h"
 
 namespace ddaebm::app {

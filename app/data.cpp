@@ -1,6 +1,7 @@
+#include "app/commands.h"
+
 #include <fmt/format.h>
 
-#include "app/commands.h"
 #include "ddaebm/data/toy.h"
 
 namespace ddaebm::app {

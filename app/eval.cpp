@@ -1,10 +1,11 @@
 #include <memory>
 
+#include "app/commands.h"
+#include "app/presets.h"
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "app/commands.h"
-#include "app/presets.h"
 #include "ddaebm/io/file.h"
 #include "ddaebm/io/image.h"
 #include "ddaebm/io/report.h"

@@ -1,10 +1,11 @@
 #include <cstdio>
 #include <exception>
 
+#include "app/commands.h"
+
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
-#include "app/commands.h"
 #include "ddaebm/error.h"
 
 int main(int argc, char** argv) {

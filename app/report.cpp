@@ -3,9 +3,10 @@
 #include <filesystem>
 #include <memory>
 
+#include "app/commands.h"
+
 #include <fmt/format.h>
 
-#include "app/commands.h"
 #include "ddaebm/error.h"
 
 namespace ddaebm::app {

@@ -1,9 +1,10 @@
 #include <filesystem>
 #include <memory>
 
+#include "app/commands.h"
+
 #include <fmt/format.h>
 
-#include "app/commands.h"
 #include "ddaebm/error.h"
 #include "ddaebm/io/csv.h"
 #include "ddaebm/io/image.h"

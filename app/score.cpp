@@ -1,9 +1,10 @@
 #include <filesystem>
 #include <memory>
 
+#include "app/commands.h"
+
 #include <fmt/format.h>
 
-#include "app/commands.h"
 #include "ddaebm/data/source.h"
 #include "ddaebm/error.h"
 #include "ddaebm/io/csv.h"
@@ -43,8 +44,8 @@ void run(const Options& o) {
     write_csv(out, {{"log_density"}, scores.unsqueeze(1)});
   }
   fmt::print("{} rows: mean {:.6g}, least {:.6g}, greatest {:.6g}; in {}\n", scores.size(0),
-             scores.mean().item<double>(), scores.min().item<double>(),
-             scores.max().item<double>(), o.out);
+             scores.mean().item<double>(), scores.min().item<double>(), scores.max().item<double>(),
+             o.out);
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 #include <memory>
 
-#include <fmt/format.h>
-
 #include "app/commands.h"
 #include "app/presets.h"
+
+#include <fmt/format.h>
 
 namespace ddaebm::app {
 

@@ -2,10 +2,11 @@
 #include <filesystem>
 #include <memory>
 
-#include <fmt/format.h>
-
 #include "app/commands.h"
 #include "app/presets.h"
+
+#include <fmt/format.h>
+
 #include "ddaebm/train/model.h"
 #include "ddaebm/train/trainer.h"
 

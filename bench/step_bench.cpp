@@ -31,8 +31,9 @@ void toy_step(benchmark::State& state) {
   for (const auto& [name, tensor] : optimizer.state()) changed.push_back(tensor);
   RepeatedStep step(
       [&] {
-        method->step(source->draw(state.range(0), random), progress, random,
-                     [&](size_t player, const torch::Tensor& loss) { optimizer.update(player, loss); });
+        method->step(
+            source->draw(state.range(0), random), progress, random,
+            [&](size_t player, const torch::Tensor& loss) { optimizer.update(player, loss); });
         optimizer.average_buffers();
       },
       changed, device());

@@ -52,48 +52,48 @@ void check_bounds(const toml::node& node, const Field& field, double value) {
 
 void assign(const toml::node& node, const Field& field) {
   std::visit(
-      Overloaded{
-          [&](bool* out) {
-            if (!node.is_boolean()) reject(node, field.key, "true or false");
-            *out = node.as_boolean()->get();
-          },
-          [&](int64_t* out) {
-            if (!node.is_integer()) reject(node, field.key, "a whole number");
-            check_bounds(node, field, static_cast<double>(node.as_integer()->get()));
-            *out = node.as_integer()->get();
-          },
-          [&](double* out) {
-            if (!node.is_number()) reject(node, field.key, "a number");
-            const double value = *node.value<double>();
-            check_bounds(node, field, value);
-            *out = value;
-          },
-          [&](std::string* out) {
-            if (!node.is_string()) reject(node, field.key, "a text in quotes");
-            *out = node.as_string()->get();
-          },
-          [&](std::vector<int64_t>* out) {
-            const auto* array = node.as_array();
-            if (array == nullptr || !array->is_homogeneous(toml::node_type::integer)) {
-              reject(node, field.key, "a list of whole numbers, such as [300, 300]");
-            }
-            std::vector<int64_t> values;
-            for (const auto& item : *array) {
-              check_bounds(item, field, static_cast<double>(item.as_integer()->get()));
-              values.push_back(item.as_integer()->get());
-            }
-            *out = std::move(values);
-          },
-          [&](const Choice& choice) {
-            const auto* text = node.as_string();
-            const auto found = text == nullptr ? choice.names.end()
-                                               : std::find(choice.names.begin(),
-                                                           choice.names.end(), text->get());
-            if (found == choice.names.end()) {
-              reject(node, field.key, fmt::format("one of {}", fmt::join(choice.names, ", ")));
-            }
-            choice.set(static_cast<size_t>(found - choice.names.begin()));
-          }},
+      Overloaded{[&](bool* out) {
+                   if (!node.is_boolean()) reject(node, field.key, "true or false");
+                   *out = node.as_boolean()->get();
+                 },
+                 [&](int64_t* out) {
+                   if (!node.is_integer()) reject(node, field.key, "a whole number");
+                   check_bounds(node, field, static_cast<double>(node.as_integer()->get()));
+                   *out = node.as_integer()->get();
+                 },
+                 [&](double* out) {
+                   if (!node.is_number()) reject(node, field.key, "a number");
+                   const double value = *node.value<double>();
+                   check_bounds(node, field, value);
+                   *out = value;
+                 },
+                 [&](std::string* out) {
+                   if (!node.is_string()) reject(node, field.key, "a text in quotes");
+                   *out = node.as_string()->get();
+                 },
+                 [&](std::vector<int64_t>* out) {
+                   const auto* array = node.as_array();
+                   if (array == nullptr || !array->is_homogeneous(toml::node_type::integer)) {
+                     reject(node, field.key, "a list of whole numbers, such as [300, 300]");
+                   }
+                   std::vector<int64_t> values;
+                   for (const auto& item : *array) {
+                     check_bounds(item, field, static_cast<double>(item.as_integer()->get()));
+                     values.push_back(item.as_integer()->get());
+                   }
+                   *out = std::move(values);
+                 },
+                 [&](const Choice& choice) {
+                   const auto* text = node.as_string();
+                   const auto found = text == nullptr ? choice.names.end()
+                                                      : std::find(choice.names.begin(),
+                                                                  choice.names.end(), text->get());
+                   if (found == choice.names.end()) {
+                     reject(node, field.key,
+                            fmt::format("one of {}", fmt::join(choice.names, ", ")));
+                   }
+                   choice.set(static_cast<size_t>(found - choice.names.begin()));
+                 }},
       field.value);
 }
 
@@ -216,16 +216,15 @@ std::string value_text(const Field& field) {
     out << toml::toml_formatter{toml::value<std::string>{s}};
     return out.str();
   };
-  return std::visit(
-      Overloaded{[](const bool* v) { return std::string(*v ? "true" : "false"); },
-                 [](const int64_t* v) { return std::to_string(*v); },
-                 [&](const double* v) { return number(*v); },
-                 [&](const std::string* v) { return quoted(*v); },
-                 [](const std::vector<int64_t>* v) {
-                   return fmt::format("[{}]", fmt::join(*v, ", "));
-                 },
-                 [&](const Choice& c) { return quoted(c.names.at(c.get())); }},
-      field.value);
+  return std::visit(Overloaded{[](const bool* v) { return std::string(*v ? "true" : "false"); },
+                               [](const int64_t* v) { return std::to_string(*v); },
+                               [&](const double* v) { return number(*v); },
+                               [&](const std::string* v) { return quoted(*v); },
+                               [](const std::vector<int64_t>* v) {
+                                 return fmt::format("[{}]", fmt::join(*v, ", "));
+                               },
+                               [&](const Choice& c) { return quoted(c.names.at(c.get())); }},
+                    field.value);
 }
 
 std::string to_toml(const Fields& fields) {
@@ -238,9 +237,9 @@ std::string to_toml(const Fields& fields) {
       out += fmt::format("\n[{}]\n", in);
       section = in;
     }
-    const std::string line = fmt::format(
-        "{} = {}", dot == std::string::npos ? field.key : field.key.substr(dot + 1),
-        value_text(field));
+    const std::string line =
+        fmt::format("{} = {}", dot == std::string::npos ? field.key : field.key.substr(dot + 1),
+                    value_text(field));
     out += fmt::format("{:<36} # {}\n", line, field.meaning);
   }
   return out;

@@ -58,8 +58,7 @@ class Fields {
                      Choice{{names.begin(), names.end()},
                             [&value] { return static_cast<size_t>(value); },
                             [&value](size_t i) { value = static_cast<E>(i); }},
-                     Bounds{},
-                     meaning});
+                     Bounds{}, meaning});
   }
   template <class S>
   void section(const char* name, S& settings) {
@@ -74,8 +73,8 @@ class Fields {
   std::vector<Field> list_;
 };
 
-// A settings file and what `--set key=value` changes in it. Values keep the place they came from, so
-// that an error names file and line.
+// A settings file and what `--set key=value` changes in it. Values keep the place they came from,
+// so that an error names file and line.
 class ConfigFile {
  public:
   // Parses TOML text; `name` stands in errors.

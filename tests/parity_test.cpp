@@ -50,7 +50,8 @@ class Settings {
     return std::stod(take(key, std::to_string(fallback)));
   }
   void expect_all_taken() const {
-    for (const auto& [key, value] : values_) ADD_FAILURE() << "unknown setting " << key << "=" << value;
+    for (const auto& [key, value] : values_)
+      ADD_FAILURE() << "unknown setting " << key << "=" << value;
   }
 
  private:
@@ -103,7 +104,8 @@ void run_schedule(const Safetensors& file, Settings settings) {
 
 int64_t count_layers(const Safetensors& file, const std::string& stack) {
   int64_t n = 0;
-  while (file.tensors.count("weight." + stack + ".layers." + std::to_string(n) + ".weight") != 0) ++n;
+  while (file.tensors.count("weight." + stack + ".layers." + std::to_string(n) + ".weight") != 0)
+    ++n;
   return n;
 }
 
@@ -114,13 +116,15 @@ void run_toy_step(const Safetensors& file, Settings settings) {
 
   const auto schedule = schedule_config(settings, "toy");
   MlpConfig net;
-  net.trunk = nlohmann::json::parse(settings.take("hidden", "[300,300]")).get<std::vector<int64_t>>();
+  net.trunk =
+      nlohmann::json::parse(settings.take("hidden", "[300,300]")).get<std::vector<int64_t>>();
   const int64_t trunk_layers = count_layers(file, "energy.net");
   const int64_t branch_layers = count_layers(file, "energy.x_encoder");
   ASSERT_EQ(static_cast<size_t>(trunk_layers), net.trunk.size() + 1);
   net.branch.clear();
   for (int64_t i = 0; i < branch_layers; ++i) {
-    net.branch.push_back(weight("energy.x_encoder.layers." + std::to_string(i) + ".weight").size(0));
+    net.branch.push_back(
+        weight("energy.x_encoder.layers." + std::to_string(i) + ".weight").size(0));
   }
   net.embedding = weight("energy.t_encoder.layers.0.weight").size(1);
   net.latent = tensor("noise.0.z").size(1);
@@ -180,8 +184,13 @@ void run_toy_step(const Safetensors& file, Settings settings) {
   Optimizer optimizer(method, adam);
   for (int64_t step = 0; step < steps; ++step) {
     const std::string prefix = "noise." + std::to_string(step) + ".";
-    const Noise noise{tensor("t"),           tensor(prefix + "eps_t"),    tensor(prefix + "eps_tp1"),
-                      tensor(prefix + "z"),  tensor(prefix + "eps_post"), tensor(prefix + "eps_enc")};
+    const Noise noise{tensor("t"),
+                      tensor(prefix + "eps_t"),
+                      tensor(prefix + "eps_tp1"),
+                      tensor(prefix + "z"),
+                      tensor(prefix + "eps_post"),
+                      tensor(prefix + "eps_enc"),
+                      {}};
     optimizer.set_iteration(step, steps);
     const Update update = [&](size_t player, const torch::Tensor& loss) {
       if (step == 0) {
@@ -235,7 +244,8 @@ void run_toy_step(const Safetensors& file, Settings settings) {
     if (!value) continue;
     // Batch norm cancels a constant, so the gradient of a bias in its path is rounding noise, which
     // Adam's division by its own size makes 1e-10 large.
-    const bool noise = name.find(".energy.") == std::string::npos && name.find("bias") != std::string::npos;
+    const bool noise =
+        name.find(".energy.") == std::string::npos && name.find("bias") != std::string::npos;
     expect_close(*value, golden, name, noise ? 1.0 : 1e-3);
   }
 }
@@ -256,7 +266,8 @@ TEST(Parity, GoldenVectors) {
     } else if (kind == "toy_step") {
       run_toy_step(file, settings);
     } else if (planned.count(kind) != 0) {
-      std::cout << entry.path().filename().string() << ": kind " << kind << " is not implemented yet\n";
+      std::cout << entry.path().filename().string() << ": kind " << kind
+                << " is not implemented yet\n";
       continue;
     } else {
       ADD_FAILURE() << "unknown kind '" << kind << "'";

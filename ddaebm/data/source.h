@@ -48,14 +48,16 @@ class DataSource {
   virtual std::vector<int64_t> event() const = 0;
   // n training data [n, ...] on the random numbers' device; can be captured in a CUDA graph.
   virtual torch::Tensor draw(int64_t n, Random& random) = 0;
-  // n data for evaluation, none of them trained on where the set is finite (then at most all of it).
+  // n data for evaluation, none of them trained on where the set is finite (then at most all of
+  // it).
   virtual torch::Tensor draw_held_out(int64_t n, Random& random) = 0;
   virtual Units units() const = 0;
   // The distribution itself where it is known.
   virtual const Toy* toy() const { return nullptr; }
 };
 
-// Opens what the settings name; rows of files are checked (finite, not empty) and moved to `device`.
+// Opens what the settings name; rows of files are checked (finite, not empty) and moved to
+// `device`.
 std::unique_ptr<DataSource> open_data(const DataConfig& config, torch::Device device);
 
 // Rows [N, D] float64 of a .npy, .npz (one array) or .csv file; NaN and infinities are errors that

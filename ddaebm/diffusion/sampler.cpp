@@ -9,8 +9,8 @@ std::vector<torch::Tensor> sample_path(const Process& process, const Denoiser& d
     const auto& x_next = path.back();
     const auto t = torch::full({x_next.size(0)}, k, x_next.options().dtype(torch::kLong));
     const auto eps = random.normal(x_next.sizes(), x_next.options());
-    path.push_back(process.at(t, x_next.dim())
-                       .posterior_sample(denoise(x_next, t), x_next, eps, noise_at_t0));
+    path.push_back(
+        process.at(t, x_next.dim()).posterior_sample(denoise(x_next, t), x_next, eps, noise_at_t0));
   }
   return path;
 }

@@ -115,7 +115,8 @@ void write_report(const fs::path& run_folder) {
   const fs::path picture = run_folder / "density.png";
   if (fs::exists(picture)) {
     body += fmt::format(
-        "<section><h2>Density, data, samples</h2><figure><img alt=\"The model's density beside data "
+        "<section><h2>Density, data, samples</h2><figure><img alt=\"The model's density beside "
+        "data "
         "beside samples\" src=\"data:image/png;base64,{}\"><div class=panels><span>density "
         "exp E(x, 0)</span><span>data</span><span>samples</span></div></figure></section>\n",
         base64(read_file(picture)));
@@ -135,8 +136,8 @@ void write_report(const fs::path& run_folder) {
           chart("Mean log-density", {"held_out_score", "sample_score"}, false) +
           chart("E on real and generated points", {"energy_real", "energy_fake"}, false) +
           chart("Energy's loss", {"energy", "penalty"}, false) +
-          chart("Generator's loss", {"generator", "reconstruction", "kl_to_prior", "latent", "fake_energy"},
-                false) +
+          chart("Generator's loss",
+                {"generator", "reconstruction", "kl_to_prior", "latent", "fake_energy"}, false) +
           chart("Step size", {"lr"}, false) + "</div></section>\n";
 
   if (fs::exists(run_folder / "config.toml")) {
@@ -144,10 +145,11 @@ void write_report(const fs::path& run_folder) {
                         escape(read_file(run_folder / "config.toml")));
   }
   write_file(run_folder / "report.html",
-             fmt::format("<!doctype html>\n<html lang=en><head><meta charset=utf-8>\n"
-                         "<meta name=viewport content=\"width=device-width,initial-scale=1\">\n"
-                         "<title>{} · ddaebm</title>\n<style>{}</style></head>\n<body>\n{}</body></html>\n",
-                         escape(name), kStyle, body));
+             fmt::format(
+                 "<!doctype html>\n<html lang=en><head><meta charset=utf-8>\n"
+                 "<meta name=viewport content=\"width=device-width,initial-scale=1\">\n"
+                 "<title>{} · ddaebm</title>\n<style>{}</style></head>\n<body>\n{}</body></html>\n",
+                 escape(name), kStyle, body));
 }
 
 }  // namespace ddaebm

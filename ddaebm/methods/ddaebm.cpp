@@ -56,9 +56,9 @@ const std::vector<Player>& Ddaebm::players() const {
 }
 
 const std::vector<std::string>& Ddaebm::loss_names() const {
-  static const std::vector<std::string> names = {
-      "energy",         "generator",   "penalty", "energy_real", "energy_fake",
-      "reconstruction", "kl_to_prior", "latent",  "fake_energy"};
+  static const std::vector<std::string> names = {"energy",      "generator",   "penalty",
+                                                 "energy_real", "energy_fake", "reconstruction",
+                                                 "kl_to_prior", "latent",      "fake_energy"};
   return names;
 }
 
@@ -71,7 +71,8 @@ Noise Ddaebm::draw(const torch::Tensor& x0, Random& random) const {
   const int64_t n = x0.size(0);
   const auto like_x = [&] { return random.normal(x0.sizes(), options_); };
   const auto like_z = [&] {
-    return game_.latent ? random.normal({n, latent_}, options_) : torch::zeros({n, latent_}, options_);
+    return game_.latent ? random.normal({n, latent_}, options_)
+                        : torch::zeros({n, latent_}, options_);
   };
   Noise noise;
   noise.t = random.integers(process_.steps(), {n});
@@ -80,6 +81,13 @@ Noise Ddaebm::draw(const torch::Tensor& x0, Random& random) const {
   noise.z = like_z();
   noise.eps_fake = like_x();
   noise.eps_encoder = like_z();
+  if (game_.surround_weight > 0) {
+    const double ratio = game_.surround_std_max / game_.surround_std_min;
+    auto shape = std::vector<int64_t>(static_cast<size_t>(x0.dim()), 1);
+    shape[0] = n;
+    noise.surround =
+        like_x() * game_.surround_std_min * torch::pow(ratio, random.uniform(shape, options_));
+  }
   return noise;
 }
 
@@ -92,14 +100,15 @@ Iteration Ddaebm::play(const torch::Tensor& x0, const torch::Tensor& progress, c
   // p_phi(x_t | x_{t+1}), eq. 11: the same draw serves both updates.
   it.x0_guess = nets_.generator->forward(it.x_next, noise.z, noise.t);
   it.fake = at.posterior_sample(it.x0_guess, it.x_next, noise.eps_fake, game_.noise_at_t0);
-  update_energy(it, at, noise.t, progress, update);
+  update_energy(it, at, noise, progress, update);
   update_generator(it, at, noise, update);
   return it;
 }
 
 // Maximisation in E, eq. 24, with the gradient penalty, eq. 25.
-void Ddaebm::update_energy(Iteration& it, const Steps& at, const torch::Tensor& t,
+void Ddaebm::update_energy(Iteration& it, const Steps& at, const Noise& noise,
                            const torch::Tensor& progress, const Update& update) {
+  const auto& t = noise.t;
   const auto x_t = it.x_t.detach().requires_grad_();
   const auto fake = it.fake.detach().requires_grad_(game_.fake_penalty > 0);
   it.energy_real = energy(x_t, t, at);
@@ -117,11 +126,22 @@ void Ddaebm::update_energy(Iteration& it, const Steps& at, const torch::Tensor& 
     it.penalty_gradient = penalised(it.energy_real, x_t);
     auto squares = sum_event(it.penalty_gradient.square()).mean();
     if (game_.fake_penalty > 0) {
-      squares = squares + game_.fake_penalty *
-                              sum_event(penalised(it.energy_fake, fake).square()).mean();
+      squares =
+          squares + game_.fake_penalty * sum_event(penalised(it.energy_fake, fake).square()).mean();
     }
     it.penalty = 0.5 * gamma * squares;
     it.energy_loss = it.energy_loss + it.penalty;
+  }
+  if (game_.surround_weight > 0) {
+    // Generated points stay near the data, so nothing in the game holds E down around it.
+    const auto around = energy(it.x_t + noise.surround, t, at);
+    it.energy_loss =
+        it.energy_loss + game_.surround_weight * (around.mean() - it.energy_real.mean());
+  }
+  if (game_.energy_l2 > 0) {
+    // The game sees differences of E only; this holds its level, and its scale from running away.
+    it.energy_loss = it.energy_loss + game_.energy_l2 * (it.energy_real.square().mean() +
+                                                         it.energy_fake.square().mean());
   }
   update(kEnergy, it.energy_loss);
 }
@@ -137,9 +157,9 @@ void Ddaebm::update_generator(Iteration& it, const Steps& at, const Noise& noise
     it.code = encoder.forward(it.x_t, it.x_next, noise.t);
     const bool from_encoder = game_.reconstruction_latent == ReconstructionLatent::encoder;
     if (from_encoder) {
-      const auto z = game_.latent ? it.code.mean + (0.5 * it.code.log_variance).exp() *
-                                                       noise.eps_encoder
-                                  : noise.z;
+      const auto z = game_.latent
+                         ? it.code.mean + (0.5 * it.code.log_variance).exp() * noise.eps_encoder
+                         : noise.z;
       it.x0_reconstruction = nets_.generator->forward(it.x_next, z, noise.t);
     } else {
       it.x0_reconstruction = it.x0_guess;
@@ -152,15 +172,15 @@ void Ddaebm::update_generator(Iteration& it, const Steps& at, const Noise& noise
     const auto lambda = lambda_.index_select(0, noise.t);
     it.reconstruction_loss = (lambda * error).mean();
     const auto kl = kl_to_prior(it.code);
-    it.kl_loss =
-        (game_.lambda_scope == ImportanceScope::both ? lambda * kl : kl).mean();
+    it.kl_loss = (game_.lambda_scope == ImportanceScope::both ? lambda * kl : kl).mean();
   }
   if (game_.posterior_term && game_.latent) {
     const auto q = nets_.encoder->forward(it.fake, it.x_next, noise.t);
     it.latent_loss = game_.latent_weight * latent_nll(noise.z, q).mean();
   }
   it.fake_energy_term = -(energy(it.fake, noise.t, at) + at.log_q(it.x_next, it.fake)).mean();
-  it.generator_loss = it.fake_energy_term + it.latent_loss + it.kl_loss + it.reconstruction_loss;
+  it.generator_loss = it.fake_energy_term + it.latent_loss +
+                      game_.reverse_weight * (it.kl_loss + it.reconstruction_loss);
   update(kGenerator, it.generator_loss);
 }
 
@@ -188,8 +208,8 @@ std::vector<torch::Tensor> Ddaebm::sample_path(int64_t n, Random& random) {
   std::vector<int64_t> shape = {n};
   shape.insert(shape.end(), event_.begin(), event_.end());
   const Denoiser denoise = [&](const torch::Tensor& x_next, const torch::Tensor& t) {
-    const auto z = game_.latent ? random.normal({n, latent_}, options_)
-                                : torch::zeros({n, latent_}, options_);
+    const auto z =
+        game_.latent ? random.normal({n, latent_}, options_) : torch::zeros({n, latent_}, options_);
     return nets_.generator->forward(x_next, z, t);
   };
   return ddaebm::sample_path(process_, denoise, random.normal(shape, options_), game_.noise_at_t0,

@@ -24,11 +24,16 @@ struct GameConfig {
   double lambda_w = 1.0;
   double lambda_w_mid = 1.0;
   ImportanceScope lambda_scope = ImportanceScope::reconstruction;  // the paper: both
+  double reverse_weight = 1.0;
   double gamma = 0.02;
   double gamma_decay = 1.0;
   double fake_penalty = 0.0;
   bool penalty_log_q = true;
   double fake_weight = 1.0;
+  double energy_l2 = 0.0;
+  double surround_weight = 0.0;
+  double surround_std_min = 0.1;
+  double surround_std_max = 1.0;
   bool noise_at_t0 = false;
   double reference_std = 0.0;
 
@@ -46,12 +51,19 @@ struct GameConfig {
     f("lambda_w_mid", lambda_w_mid, more_than(0), "w_mid of lambda; w = w_mid = 1 is no weighting");
     f("lambda_scope", lambda_scope, {"reconstruction", "both"},
       "what lambda multiplies: the reconstruction, or all of L2");
+    f("reverse_weight", reverse_weight, at_least(0), "weight of L2, the reverse divergence");
     f("gamma", gamma, at_least(0), "weight of the gradient penalty at the start");
     f("gamma_decay", gamma_decay, more_than(0),
       "what has become of gamma at the end, as a factor; geometric in between");
-    f("fake_penalty", fake_penalty, at_least(0), "penalty on generated points, as a share of gamma");
+    f("fake_penalty", fake_penalty, at_least(0),
+      "penalty on generated points, as a share of gamma");
     f("penalty_log_q", penalty_log_q, "whether the penalty includes log q(x_{t+1} | x_t)");
     f("fake_weight", fake_weight, at_least(0), "weight of generated points in the energy's loss");
+    f("energy_l2", energy_l2, at_least(0), "weight of E squared on real and generated points");
+    f("surround_weight", surround_weight, at_least(0),
+      "weight of points around the data, where E is to be low");
+    f("surround_std_min", surround_std_min, more_than(0), "least distance of those points");
+    f("surround_std_max", surround_std_max, more_than(0), "greatest; log-uniform in between");
     f("noise_at_t0", noise_at_t0, "whether generated x_0 get the posterior's noise");
     f("reference_std", reference_std, at_least(0),
       "standard deviation of a Gaussian reference in E; 0: none");
@@ -60,22 +72,23 @@ struct GameConfig {
 
 // Every random draw of one iteration.
 struct Noise {
-  torch::Tensor t;          // [N], which step
-  torch::Tensor eps_t;      // x_0 -> x_t
-  torch::Tensor eps_next;   // x_t -> x_{t+1}
-  torch::Tensor z;          // the prior's latent, [N, latent]
-  torch::Tensor eps_fake;   // posterior sample of the generated x_t
+  torch::Tensor t;            // [N], which step
+  torch::Tensor eps_t;        // x_0 -> x_t
+  torch::Tensor eps_next;     // x_t -> x_{t+1}
+  torch::Tensor z;            // the prior's latent, [N, latent]
+  torch::Tensor eps_fake;     // posterior sample of the generated x_t
   torch::Tensor eps_encoder;  // the encoder's latent of the real pair, [N, latent]
+  torch::Tensor surround;     // x_t -> a point around it; undefined unless asked for
 };
 
 // What one iteration computed.
 struct Iteration {
-  torch::Tensor x_t, x_next;           // the real pair
-  torch::Tensor x0_guess, fake;        // G(x_{t+1}, z, t), and x_t drawn from it
+  torch::Tensor x_t, x_next;               // the real pair
+  torch::Tensor x0_guess, fake;            // G(x_{t+1}, z, t), and x_t drawn from it
   torch::Tensor energy_real, energy_fake;  // E before its update, [N]
-  torch::Tensor penalty_gradient;      // what gamma penalises, [N, ...]
+  torch::Tensor penalty_gradient;          // what gamma penalises, [N, ...]
   torch::Tensor penalty, energy_loss;
-  Gaussian code;                       // q_psi of the real pair; undefined where nothing needs it
+  Gaussian code;  // q_psi of the real pair; undefined where nothing needs it
   torch::Tensor x0_reconstruction;
   torch::Tensor reconstruction_loss, kl_loss, latent_loss, fake_energy_term, generator_loss;
 };
@@ -105,7 +118,7 @@ class Ddaebm : public Method {
 
  private:
   torch::Tensor energy(const torch::Tensor& x, const torch::Tensor& t, const Steps& at);
-  void update_energy(Iteration& it, const Steps& at, const torch::Tensor& t,
+  void update_energy(Iteration& it, const Steps& at, const Noise& noise,
                      const torch::Tensor& progress, const Update& update);
   void update_generator(Iteration& it, const Steps& at, const Noise& noise, const Update& update);
 

@@ -22,30 +22,57 @@ MlpImpl::MlpImpl(int64_t in, const std::vector<int64_t>& widths, Norm norm) : no
     }
     if (hidden && norm != Norm::none) {
       const auto ones = torch::ones({out}, torch::kDouble);
-      layer.scale = register_parameter(name("norm_scale"), ones.clone());
-      layer.shift = register_parameter(name("norm_shift"), torch::zeros_like(ones));
-      layer.running_mean = register_buffer(name("norm_mean"), torch::zeros_like(ones));
-      layer.running_variance = register_buffer(name("norm_variance"), ones.clone());
+      layer.norm.scale = register_parameter(name("norm_scale"), ones.clone());
+      layer.norm.shift = register_parameter(name("norm_shift"), torch::zeros_like(ones));
+      layer.norm.running_mean = register_buffer(name("norm_mean"), torch::zeros_like(ones));
+      layer.norm.running_variance = register_buffer(name("norm_variance"), ones.clone());
     }
     layers_.push_back(layer);
     in = out;
   }
 }
 
-torch::Tensor MlpImpl::batch_norm(const Layer& layer, const torch::Tensor& h) const {
-  return at::batch_norm(h, layer.scale, layer.shift, layer.running_mean, layer.running_variance,
-                        is_training(), /*momentum=*/0.1, /*eps=*/1e-5, /*cudnn_enabled=*/true);
+torch::Tensor MlpImpl::hidden(const Layer& layer, const torch::Tensor& x,
+                              const torch::Tensor& weight, const ops::Bias& bias) const {
+  if (norm_ == Norm::before && is_training()) {
+    return ops::dense_norm_prelu(x, weight, bias, layer.norm, layer.slope);
+  }
+  const auto batch_norm = [&](const torch::Tensor& h) {
+    return at::batch_norm(h, layer.norm.scale, layer.norm.shift, layer.norm.running_mean,
+                          layer.norm.running_variance, is_training(), layer.norm.momentum,
+                          layer.norm.eps, /*cudnn_enabled=*/false);
+  };
+  if (norm_ == Norm::before) {
+    const auto h = x.mm(weight.t()) +
+                   (bias.rows.defined() ? bias.table.index_select(0, bias.rows) : bias.table);
+    return at::prelu(batch_norm(h), layer.slope);
+  }
+  const auto y = ops::dense_prelu(x, weight, bias, layer.slope);
+  return norm_ == Norm::after ? batch_norm(y) : y;
 }
 
-torch::Tensor MlpImpl::forward(torch::Tensor x) {
-  for (const Layer& layer : layers_) {
-    x = at::linear(x, layer.weight, layer.bias);
-    if (!layer.slope.defined()) continue;
-    if (norm_ == Norm::before) x = batch_norm(layer, x);
-    x = at::prelu(x, layer.slope);
-    if (norm_ == Norm::after) x = batch_norm(layer, x);
+torch::Tensor MlpImpl::after_first(torch::Tensor x) const {
+  for (size_t i = 1; i < layers_.size(); ++i) {
+    const Layer& layer = layers_[i];
+    x = layer.slope.defined() ? hidden(layer, x, layer.weight, {layer.bias.unsqueeze(0), {}})
+                              : at::linear(x, layer.weight, layer.bias);
   }
   return x;
+}
+
+torch::Tensor MlpImpl::forward(const torch::Tensor& x) {
+  const Layer& first = layers_.front();
+  if (!first.slope.defined()) return at::linear(x, first.weight, first.bias);
+  return after_first(hidden(first, x, first.weight, {first.bias.unsqueeze(0), {}}));
+}
+
+torch::Tensor MlpImpl::forward_joined(const torch::Tensor& x, const torch::Tensor& table,
+                                      const torch::Tensor& rows) {
+  const Layer& first = layers_.front();
+  if (!first.slope.defined()) return forward(torch::cat({x, table.index_select(0, rows)}, 1));
+  const auto columns = first.weight.split({x.size(1), table.size(1)}, 1);
+  const auto bias = at::linear(table, columns[1], first.bias);
+  return after_first(hidden(first, x, columns[0], {bias, rows}));
 }
 
 torch::Tensor time_embeddings(int64_t steps, int64_t width) {
@@ -68,8 +95,7 @@ TimeMlpImpl::TimeMlpImpl(int64_t in, int64_t out, int64_t steps, const MlpConfig
 }
 
 torch::Tensor TimeMlpImpl::forward(const torch::Tensor& x, const torch::Tensor& t) {
-  const auto time = t_branch_(embeddings_.index_select(0, t));
-  return trunk_(torch::cat({x_branch_(x), time}, 1));
+  return trunk_->forward_joined(x_branch_(x), t_branch_(embeddings_), t);
 }
 
 }  // namespace ddaebm

@@ -7,6 +7,7 @@
 #include <torch/types.h>
 
 #include "ddaebm/config.h"
+#include "ddaebm/ops/dense.h"
 
 namespace ddaebm {
 
@@ -16,19 +17,25 @@ enum class Norm { before, after, none };
 
 // Networks are made in float64 on the CPU; their owner moves them with Module::to.
 
-// Linear layers of the given widths; PReLU, and batch norm where asked for, after each but the last.
-// x [N, in] -> [N, widths.back()].
+// Linear layers of the given widths; PReLU, and batch norm where asked for, after each but the
+// last. x [N, in] -> [N, widths.back()].
 struct MlpImpl : torch::nn::Module {
   MlpImpl(int64_t in, const std::vector<int64_t>& widths, Norm norm);
-  torch::Tensor forward(torch::Tensor x);
+  torch::Tensor forward(const torch::Tensor& x);
+  // The same for inputs whose last columns take few values: row i of the input is x[i] joined with
+  // table[rows[i]]. The first layer then works on the table's rows once.
+  torch::Tensor forward_joined(const torch::Tensor& x, const torch::Tensor& table,
+                               const torch::Tensor& rows);
 
  private:
   struct Layer {
     torch::Tensor weight, bias;  // [out, in], [out]
-    torch::Tensor slope;         // PReLU's, [1]
-    torch::Tensor scale, shift, running_mean, running_variance;  // batch norm's, [out]
+    torch::Tensor slope;         // PReLU's, [1]; undefined in the last layer
+    ops::BatchNorm norm;
   };
-  torch::Tensor batch_norm(const Layer& layer, const torch::Tensor& h) const;
+  torch::Tensor hidden(const Layer& layer, const torch::Tensor& x, const torch::Tensor& weight,
+                       const ops::Bias& bias) const;
+  torch::Tensor after_first(torch::Tensor x) const;
 
   Norm norm_;
   std::vector<Layer> layers_;

@@ -14,8 +14,8 @@ struct VectorEnergy : EnergyNet {
 
 struct VectorGenerator : GeneratorNet {
   VectorGenerator(int64_t dimension, int64_t steps, const MlpConfig& config)
-      : net_(register_module("net", TimeMlp(dimension + config.latent, dimension, steps, config,
-                                            config.norm))) {}
+      : net_(register_module(
+            "net", TimeMlp(dimension + config.latent, dimension, steps, config, config.norm))) {}
   torch::Tensor forward(const torch::Tensor& x_next, const torch::Tensor& z,
                         const torch::Tensor& t) override {
     return net_(torch::cat({x_next, z}, 1), t);
@@ -28,8 +28,8 @@ struct VectorEncoder : EncoderNet {
       : net_(register_module("net",
                              TimeMlp(2 * dimension, config.code, steps, config, config.norm))),
         mean_(register_module("mean", Mlp(config.code, std::vector{config.latent}, Norm::none))),
-        log_variance_(register_module(
-            "log_variance", Mlp(config.code, std::vector{config.latent}, Norm::none))) {}
+        log_variance_(register_module("log_variance",
+                                      Mlp(config.code, std::vector{config.latent}, Norm::none))) {}
   Gaussian forward(const torch::Tensor& x_t, const torch::Tensor& x_next,
                    const torch::Tensor& t) override {
     const auto code = net_(torch::cat({x_t, x_next}, 1), t);

@@ -43,9 +43,8 @@ void adam(torch::Tensor& p, const torch::Tensor& g, torch::Tensor& m, torch::Ten
   const auto contiguous = g.contiguous();
   AT_DISPATCH_FLOATING_TYPES(p.scalar_type(), "adam", [&] {
     adam_cpu<scalar_t>(p.data_ptr<scalar_t>(), contiguous.data_ptr<scalar_t>(),
-                       m.data_ptr<scalar_t>(), v.data_ptr<scalar_t>(),
-                       average.data_ptr<scalar_t>(), dials.data_ptr<scalar_t>(), constants,
-                       p.numel());
+                       m.data_ptr<scalar_t>(), v.data_ptr<scalar_t>(), average.data_ptr<scalar_t>(),
+                       dials.data_ptr<scalar_t>(), constants, p.numel());
   });
 }
 

@@ -25,8 +25,8 @@ torch::Tensor picture_of(Model& model, const Units& units, const torch::Tensor& 
   const auto panel = [&](const torch::Tensor& points) {
     return scatter(units.to_model(points.slice(0, 0, kScatterPoints)), window, kPanel);
   };
-  return beside({heatmap(log_p.exp().view({grid.side, grid.side}), kPanel), panel(data),
-                 panel(samples)});
+  return beside(
+      {heatmap(log_p.exp().view({grid.side, grid.side}), kPanel), panel(data), panel(samples)});
 }
 
 }  // namespace
@@ -44,10 +44,11 @@ Evaluation evaluate(Model& model, DataSource& source, uint64_t seed, int64_t sam
     const Grid fine;
     const Grid coarse{100, fine.low, fine.high};
     const torch::TensorOptions options(torch::kDouble);
-    out.numbers.emplace_back("kl", kl_divergence(grid_log_probabilities(truth, fine, options),
-                                                 grid_log_probabilities(log_density, fine, options)));
-    out.numbers.emplace_back("js", jensen_shannon(histogram(generated, coarse),
-                                                  cell_masses(truth, coarse)));
+    out.numbers.emplace_back("kl",
+                             kl_divergence(grid_log_probabilities(truth, fine, options),
+                                           grid_log_probabilities(log_density, fine, options)));
+    out.numbers.emplace_back(
+        "js", jensen_shannon(histogram(generated, coarse), cell_masses(truth, coarse)));
     if (toy->modes().size(0) > 0) {
       const auto coverage = mode_coverage(generated, toy->modes(), toy->mode_std());
       out.numbers.emplace_back("hq", coverage.high_quality);
@@ -57,9 +58,8 @@ Evaluation evaluate(Model& model, DataSource& source, uint64_t seed, int64_t sam
     out.numbers.emplace_back("held_out_score", model.log_density(data).mean().item<double>());
     out.numbers.emplace_back("sample_score", model.log_density(generated).mean().item<double>());
   }
-  out.numbers.emplace_back(
-      "mmd", maximum_mean_discrepancy(generated.slice(0, 0, kMmdPoints),
-                                      data.slice(0, 0, kMmdPoints)));
+  out.numbers.emplace_back("mmd", maximum_mean_discrepancy(generated.slice(0, 0, kMmdPoints),
+                                                           data.slice(0, 0, kMmdPoints)));
   if (source.event() == std::vector<int64_t>{2}) {
     out.picture = picture_of(model, source.units(), data, generated);
   }

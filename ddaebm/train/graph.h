@@ -8,8 +8,8 @@
 
 namespace ddaebm {
 
-// A step that is run again and again. On a CPU a run is a call; on a GPU the step is recorded once as
-// a CUDA graph and every run replays that, which spares the launch of each kernel. The step must
+// A step that is run again and again. On a CPU a run is a call; on a GPU the step is recorded once
+// as a CUDA graph and every run replays that, which spares the launch of each kernel. The step must
 // work on tensors that stay where they are, and never wait for the device.
 class RepeatedStep {
  public:

@@ -50,7 +50,9 @@ torch::Device parse_device(const std::string& name) {
 }
 
 Model::Model(Method& method, Units units, torch::TensorOptions options)
-    : method_(&method), units_(units.to(options)), options_(options),
+    : method_(&method),
+      units_(units.to(options)),
+      options_(options),
       event_(units.shift.sizes().vec()) {}
 
 Model Model::load(const std::filesystem::path& run, torch::Device device) {

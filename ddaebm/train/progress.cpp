@@ -1,8 +1,8 @@
 #include "ddaebm/train/progress.h"
 
-#include <unistd.h>
-
 #include <cstdio>
+
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -35,11 +35,14 @@ void Progress::update(int64_t done, const std::string& note) {
   constexpr int64_t kWidth = 24;
   const auto filled = static_cast<size_t>(kWidth * done / total_);
   const std::string bar = std::string(filled, '#') + std::string(kWidth - filled, '-');
-  const std::string line =
-      fmt::format("{} [{}] {}/{}  {:.0f} it/s  ETA {}  {}", task_, bar, done, total_, rate,
-                  clock_text(left), note);
+  const std::string line = fmt::format("{} [{}] {}/{}  {:.0f} it/s  ETA {}  {}", task_, bar, done,
+                                       total_, rate, clock_text(left), note);
   // Erase to the end of the line: the last text may have been longer.
-  fmt::print(stderr, terminal_ ? "\r{}\x1b[K" : "{}\n", line);
+  if (terminal_) {
+    fmt::print(stderr, "\r{}\x1b[K", line);
+  } else {
+    fmt::print(stderr, "{}\n", line);
+  }
   std::fflush(stderr);
   open_ = terminal_;
 }

@@ -25,7 +25,8 @@ struct TrainConfig {
     f("batch", batch, at_least(2), "data an iteration");
     optimizer.visit(f);
     f("log_every", log_every, at_least(1), "iterations between lines of metrics.jsonl");
-    f("evaluate_every", evaluate_every, at_least(0), "iterations between evaluations; 0: at the end");
+    f("evaluate_every", evaluate_every, at_least(0),
+      "iterations between evaluations; 0: at the end");
     f("checkpoint_every", checkpoint_every, at_least(1), "iterations between checkpoints");
     f("keep", keep, at_least(1), "how many checkpoints stay");
     f("divergence_limit", divergence_limit, more_than(0),

@@ -33,9 +33,10 @@ void check_same_run(RunSettings& wanted, const RunFolder& folder) {
     const std::string before = value_text(a.list()[i]);
     const std::string now = value_text(b.list()[i]);
     if (key != b.list()[i].key || (before != now && !may_change(key))) {
-      fail("{}: the run has {} = {}, now it is {}; resume with the run's own settings "
-           "(`ddaebm train {} --resume`), or choose another --out",
-           folder.path.string(), key, before, now, folder.path.string());
+      fail(
+          "{}: the run has {} = {}, now it is {}; resume with the run's own settings "
+          "(`ddaebm train {} --resume`), or choose another --out",
+          folder.path.string(), key, before, now, folder.path.string());
     }
   }
 }
@@ -147,15 +148,16 @@ class Training {
         const double value = cell[i][k];
         if (std::isfinite(value) && std::abs(value) < settings_.train.divergence_limit) continue;
         const auto checkpoints = folder_.checkpoints();
-        fail("iteration {}: loss '{}' is {}{}; lower train.lr, raise game.gamma or set train.clip. {}",
-             next_ - pending_ + i + 1, names[static_cast<size_t>(k)], value,
-             std::isfinite(value)
-                 ? fmt::format(", beyond train.divergence_limit = {}", settings_.train.divergence_limit)
-                 : "",
-             checkpoints.empty()
-                 ? std::string("There is no checkpoint yet")
-                 : fmt::format("The last checkpoint, {}, is sound",
-                               folder_.checkpoint(checkpoints.back()).string()));
+        fail(
+            "iteration {}: loss '{}' is {}{}; lower train.lr, raise game.gamma or set train.clip. "
+            "{}",
+            next_ - pending_ + i + 1, names[static_cast<size_t>(k)], value,
+            std::isfinite(value) ? fmt::format(", beyond train.divergence_limit = {}",
+                                               settings_.train.divergence_limit)
+                                 : "",
+            checkpoints.empty() ? std::string("There is no checkpoint yet")
+                                : fmt::format("The last checkpoint, {}, is sound",
+                                              folder_.checkpoint(checkpoints.back()).string()));
       }
     }
     const auto mean = values.mean(0);
@@ -203,7 +205,8 @@ class Training {
 
 }  // namespace
 
-TrainResult train(RunSettings& settings, const TrainOptions& options, const std::atomic<int>& stop) {
+TrainResult train(RunSettings& settings, const TrainOptions& options,
+                  const std::atomic<int>& stop) {
   return Training(settings, options).run(stop);
 }
 

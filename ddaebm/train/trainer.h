@@ -21,7 +21,7 @@ struct TrainOptions {
 };
 
 struct TrainResult {
-  bool finished = false;                               // false: `stop` ended it
+  bool finished = false;                                // false: `stop` ended it
   std::vector<std::pair<std::string, double>> numbers;  // of the last evaluation
 };
 

@@ -1,0 +1,338 @@
+#include "ddaebm/ops/dense_kernels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+
+namespace ddaebm::ops::kernels {
+namespace {
+
+// Calls body(first, last) for shares of the columns.
+template <class F>
+void for_columns(int64_t columns, int64_t rows, const F& body) {
+  const int64_t grain = std::max<int64_t>(16, 8192 / std::max<int64_t>(rows, 1));
+  at::parallel_for(0, columns, grain, body);
+}
+
+// The loops over a row's columns are functions of their own: only so does the compiler take
+// `restrict` at its word, and vectorises.
+
+template <class T>
+inline T prelu(T h, T slope) {
+  return std::max(h, T(0)) + slope * std::min(h, T(0));
+}
+
+template <class T>
+void add_bias_prelu(int64_t n, const T* __restrict bias, T slope, T* __restrict h,
+                    T* __restrict y) {
+  for (int64_t j = 0; j < n; ++j) {
+    h[j] += bias[j];
+    y[j] = prelu(h[j], slope);
+  }
+}
+
+template <class T>
+void times_prelu_slope(int64_t n, const T* __restrict g, const T* __restrict h, T slope,
+                       T* __restrict out) {
+  for (int64_t j = 0; j < n; ++j) {
+    const T below = g[j] * slope;
+    out[j] = h[j] > 0 ? g[j] : below;
+  }
+}
+
+// sums += a b where h <= 0
+template <class T>
+void add_product_below(int64_t n, const T* __restrict a, const T* __restrict b,
+                       const T* __restrict h, T* __restrict sums) {
+  for (int64_t j = 0; j < n; ++j) {
+    const T product = a[j] * b[j];
+    sums[j] += h[j] > 0 ? T(0) : product;
+  }
+}
+
+template <class T>
+void add_row(int64_t n, const T* __restrict g, T* __restrict sums) {
+  for (int64_t j = 0; j < n; ++j) sums[j] += g[j];
+}
+
+template <class T>
+void add_square_centred(int64_t n, const T* __restrict mean, T* __restrict h,
+                        T* __restrict squares) {
+  for (int64_t j = 0; j < n; ++j) {
+    h[j] -= mean[j];
+    squares[j] += h[j] * h[j];
+  }
+}
+
+template <class T>
+void scale_prelu(int64_t n, const T* __restrict inverse, const T* __restrict scale,
+                 const T* __restrict shift, T slope, T* __restrict h, T* __restrict y) {
+  for (int64_t j = 0; j < n; ++j) {
+    h[j] *= inverse[j];
+    y[j] = prelu(h[j] * scale[j] + shift[j], slope);
+  }
+}
+
+template <class T>
+void norm_backward_sums(int64_t n, const T* __restrict g, const T* __restrict h,
+                        const T* __restrict scale, const T* __restrict shift, T slope,
+                        T* __restrict g_slope, T* __restrict g_scale, T* __restrict g_shift,
+                        T* __restrict out) {
+  for (int64_t j = 0; j < n; ++j) {
+    const T u = h[j] * scale[j] + shift[j];
+    const T below = g[j] * slope;
+    const T gu = u > 0 ? g[j] : below;
+    g_slope[j] += g[j] * std::min(u, T(0));
+    g_shift[j] += gu;
+    g_scale[j] += gu * h[j];
+    out[j] = gu;
+  }
+}
+
+template <class T>
+void norm_backward_input(int64_t n, const T* __restrict h, const T* __restrict factor,
+                         const T* __restrict g_scale, const T* __restrict g_shift, T share,
+                         T* __restrict out) {
+  for (int64_t j = 0; j < n; ++j) {
+    out[j] = (out[j] - share * (g_shift[j] + h[j] * g_scale[j])) * factor[j];
+  }
+}
+
+// The bias row of each input row.
+template <class T>
+struct BiasRows {
+  BiasRows(const torch::Tensor& table_, const torch::Tensor& rows_)
+      : table(table_.data_ptr<T>()),
+        rows(rows_.defined() ? rows_.data_ptr<int64_t>() : nullptr),
+        columns(table_.size(1)) {}
+  const T* operator[](int64_t i) const { return table + (rows != nullptr ? rows[i] * columns : 0); }
+  const T* table;
+  const int64_t* rows;
+  int64_t columns;
+};
+
+torch::Tensor one_hot(const torch::Tensor& rows, int64_t count, const torch::Tensor& like) {
+  return rows.eq(torch::arange(count, rows.options()).unsqueeze(1)).to(like.scalar_type());
+}
+
+torch::Tensor bias_of(const torch::Tensor& table, const torch::Tensor& rows) {
+  return rows.defined() ? table.index_select(0, rows) : table;
+}
+
+}  // namespace
+
+torch::Tensor bias_prelu(torch::Tensor& h, const torch::Tensor& table, const torch::Tensor& rows,
+                         const torch::Tensor& slope) {
+  if (!h.is_cpu()) {
+    h.add_(bias_of(table, rows));
+    return torch::where(h > 0, h, h * slope);
+  }
+  auto y = torch::empty_like(h);
+  AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "bias_prelu", [&] {
+    const BiasRows<scalar_t> bias(table, rows);
+    const scalar_t a = *slope.data_ptr<scalar_t>();
+    const int64_t n = h.size(0);
+    const int64_t c = h.size(1);
+    auto* hp = h.data_ptr<scalar_t>();
+    auto* yp = y.data_ptr<scalar_t>();
+    for_columns(c, n, [&](int64_t first, int64_t last) {
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t at = i * c + first;
+        add_bias_prelu(last - first, bias[i] + first, a, hp + at, yp + at);
+      }
+    });
+  });
+  return y;
+}
+
+torch::Tensor prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,
+                             const torch::Tensor& slope) {
+  if (!h.is_cpu()) return torch::where(h > 0, gy, gy * slope);
+  auto gh = torch::empty_like(h);
+  const auto g = gy.contiguous();
+  AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "prelu_backward", [&] {
+    const scalar_t a = *slope.data_ptr<scalar_t>();
+    const auto* gp = g.data_ptr<scalar_t>();
+    const auto* hp = h.data_ptr<scalar_t>();
+    auto* out = gh.data_ptr<scalar_t>();
+    at::parallel_for(0, h.numel(), 16384, [&](int64_t first, int64_t last) {
+      times_prelu_slope(last - first, gp + first, hp + first, a, out + first);
+    });
+  });
+  return gh;
+}
+
+torch::Tensor slope_gradient(const torch::Tensor& gy, const torch::Tensor& h) {
+  if (!h.is_cpu()) return (gy * h.clamp_max(0)).sum().reshape({1});
+  return slope_tangent(gy, h, h);
+}
+
+torch::Tensor slope_tangent(const torch::Tensor& a, const torch::Tensor& b,
+                            const torch::Tensor& h) {
+  if (!h.is_cpu())
+    return torch::where(h > 0, torch::zeros({}, h.options()), a * b).sum().reshape({1});
+  const auto a_ = a.contiguous();
+  const auto b_ = b.contiguous();
+  auto total = torch::zeros({1}, h.options());
+  AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "slope_tangent", [&] {
+    const int64_t n = h.size(0);
+    const int64_t c = h.size(1);
+    const auto* ap = a_.data_ptr<scalar_t>();
+    const auto* bp = b_.data_ptr<scalar_t>();
+    const auto* hp = h.data_ptr<scalar_t>();
+    std::vector<scalar_t> sums(static_cast<size_t>(c), 0);
+    for_columns(c, n, [&](int64_t first, int64_t last) {
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t at = i * c + first;
+        add_product_below(last - first, ap + at, bp + at, hp + at, sums.data() + first);
+      }
+    });
+    scalar_t sum = 0;
+    for (const scalar_t s : sums) sum += s;
+    *total.data_ptr<scalar_t>() = sum;
+  });
+  return total;
+}
+
+torch::Tensor sum_rows(const torch::Tensor& g, const torch::Tensor& rows, int64_t table_rows) {
+  if (!g.is_cpu()) {
+    // A product with the one-hot matrix: no atomic additions, so the sum is the same every time.
+    return rows.defined() ? one_hot(rows, table_rows, g).mm(g) : g.sum(0, /*keepdim=*/true);
+  }
+  auto sums = torch::zeros({table_rows, g.size(1)}, g.options());
+  AT_DISPATCH_FLOATING_TYPES(g.scalar_type(), "sum_rows", [&] {
+    const int64_t n = g.size(0);
+    const int64_t c = g.size(1);
+    const auto* gp = g.data_ptr<scalar_t>();
+    const auto* index = rows.defined() ? rows.data_ptr<int64_t>() : nullptr;
+    auto* sp = sums.data_ptr<scalar_t>();
+    for_columns(c, n, [&](int64_t first, int64_t last) {
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t row = index != nullptr ? index[i] : 0;
+        add_row(last - first, gp + i * c + first, sp + row * c + first);
+      }
+    });
+  });
+  return sums;
+}
+
+std::pair<torch::Tensor, torch::Tensor> bias_norm_prelu(
+    torch::Tensor& h, const torch::Tensor& table, const torch::Tensor& rows,
+    const torch::Tensor& scale, const torch::Tensor& shift, torch::Tensor running_mean,
+    torch::Tensor running_variance, double momentum, double eps, const torch::Tensor& slope) {
+  const int64_t n = h.size(0);
+  const double unbiased = static_cast<double>(n) / static_cast<double>(std::max<int64_t>(n - 1, 1));
+  if (!h.is_cpu()) {
+    h.add_(bias_of(table, rows));
+    const auto mean = h.mean(0);
+    h.sub_(mean);
+    const auto variance = h.square().mean(0);
+    const auto inverse = torch::rsqrt(variance + eps);
+    h.mul_(inverse);
+    running_mean.mul_(1.0 - momentum).add_(mean, momentum);
+    running_variance.mul_(1.0 - momentum).add_(variance, momentum * unbiased);
+    const auto y = torch::addcmul(shift, h, scale);
+    return {torch::where(y > 0, y, y * slope), inverse};
+  }
+  auto y = torch::empty_like(h);
+  auto inverse = torch::empty_like(scale);
+  AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "bias_norm_prelu", [&] {
+    const BiasRows<scalar_t> bias(table, rows);
+    const int64_t c = h.size(1);
+    const scalar_t a = *slope.data_ptr<scalar_t>();
+    const auto* gain = scale.data_ptr<scalar_t>();
+    const auto* offset = shift.data_ptr<scalar_t>();
+    auto* mean_out = running_mean.data_ptr<scalar_t>();
+    auto* variance_out = running_variance.data_ptr<scalar_t>();
+    auto* hp = h.data_ptr<scalar_t>();
+    auto* yp = y.data_ptr<scalar_t>();
+    auto* inv = inverse.data_ptr<scalar_t>();
+    for_columns(c, n, [&](int64_t first, int64_t last) {
+      const int64_t width = last - first;
+      std::vector<scalar_t> mean(static_cast<size_t>(width), 0);
+      std::vector<scalar_t> squares(static_cast<size_t>(width), 0);
+      for (int64_t i = 0; i < n; ++i) {
+        add_row(width, bias[i] + first, hp + i * c + first);
+        add_row(width, hp + i * c + first, mean.data());
+      }
+      for (scalar_t& m : mean) m /= static_cast<scalar_t>(n);
+      for (int64_t i = 0; i < n; ++i) {
+        add_square_centred(width, mean.data(), hp + i * c + first, squares.data());
+      }
+      for (int64_t j = first; j < last; ++j) {
+        const double m = mean[static_cast<size_t>(j - first)];
+        const double v = squares[static_cast<size_t>(j - first)] / static_cast<double>(n);
+        inv[j] = static_cast<scalar_t>(1.0 / std::sqrt(v + eps));
+        mean_out[j] = static_cast<scalar_t>((1.0 - momentum) * mean_out[j] + momentum * m);
+        variance_out[j] =
+            static_cast<scalar_t>((1.0 - momentum) * variance_out[j] + momentum * v * unbiased);
+      }
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t at = i * c + first;
+        scale_prelu(width, inv + first, gain + first, offset + first, a, hp + at, yp + at);
+      }
+    });
+  });
+  return {y, inverse};
+}
+
+// With u = scale h + shift and gu = gy prelu'(u):
+//   d shift = sum gu, d scale = sum gu h, d slope = sum gy min(u, 0),
+//   d input = scale / deviation (gu - d shift / N - h d scale / N).
+NormPreluGradients norm_prelu_backward(const torch::Tensor& gy, const torch::Tensor& normalised,
+                                       const torch::Tensor& inverse_deviation,
+                                       const torch::Tensor& scale, const torch::Tensor& shift,
+                                       const torch::Tensor& slope) {
+  const int64_t n = normalised.size(0);
+  const double share = 1.0 / static_cast<double>(n);
+  if (!normalised.is_cpu()) {
+    const auto u = torch::addcmul(shift, normalised, scale);
+    const auto gu = torch::where(u > 0, gy, gy * slope);
+    const auto g_shift = gu.sum(0);
+    const auto g_scale = (gu * normalised).sum(0);
+    return {(gu - share * g_shift - normalised * (share * g_scale)) * (scale * inverse_deviation),
+            g_scale, g_shift, (gy * u.clamp_max(0)).sum().reshape({1})};
+  }
+  const auto g = gy.contiguous();
+  NormPreluGradients out{torch::empty_like(normalised), torch::zeros_like(scale),
+                         torch::zeros_like(scale), torch::zeros({1}, scale.options())};
+  AT_DISPATCH_FLOATING_TYPES(g.scalar_type(), "norm_prelu_backward", [&] {
+    const int64_t c = normalised.size(1);
+    const scalar_t a = *slope.data_ptr<scalar_t>();
+    const auto* gp = g.data_ptr<scalar_t>();
+    const auto* hp = normalised.data_ptr<scalar_t>();
+    const auto* gain = scale.data_ptr<scalar_t>();
+    const auto* offset = shift.data_ptr<scalar_t>();
+    const auto* inv = inverse_deviation.data_ptr<scalar_t>();
+    auto* out_h = out.h.data_ptr<scalar_t>();
+    auto* g_scale = out.scale.data_ptr<scalar_t>();
+    auto* g_shift = out.shift.data_ptr<scalar_t>();
+    std::vector<scalar_t> slopes(static_cast<size_t>(c), 0);
+    for_columns(c, n, [&](int64_t first, int64_t last) {
+      const int64_t width = last - first;
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t at = i * c + first;
+        norm_backward_sums(width, gp + at, hp + at, gain + first, offset + first, a,
+                           slopes.data() + first, g_scale + first, g_shift + first, out_h + at);
+      }
+      std::vector<scalar_t> factor(static_cast<size_t>(width));
+      for (int64_t j = 0; j < width; ++j) {
+        factor[static_cast<size_t>(j)] = gain[first + j] * inv[first + j];
+      }
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t at = i * c + first;
+        norm_backward_input(width, hp + at, factor.data(), g_scale + first, g_shift + first,
+                            static_cast<scalar_t>(share), out_h + at);
+      }
+    });
+    scalar_t sum = 0;
+    for (const scalar_t s : slopes) sum += s;
+    *out.slope.data_ptr<scalar_t>() = sum;
+  });
+  return out;
+}
+
+}  // namespace ddaebm::ops::kernels

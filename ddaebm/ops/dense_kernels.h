@@ -1,0 +1,44 @@
+#pragma once
+
+#include <torch/types.h>
+
+namespace ddaebm::ops::kernels {
+
+// What a dense layer does beside its matrix products, without autograd. All matrices are [N, C] and
+// contiguous; `rows` may be undefined (see ops::Bias). On a CPU each is one pass over memory, the
+// columns shared out among the threads, so that sums do not depend on how many there are.
+
+// h += bias; returns prelu(h).
+torch::Tensor bias_prelu(torch::Tensor& h, const torch::Tensor& table, const torch::Tensor& rows,
+                         const torch::Tensor& slope);
+
+// gh = gy prelu'(h).
+torch::Tensor prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,
+                             const torch::Tensor& slope);
+
+// d slope = sum gy min(h, 0), [1].
+torch::Tensor slope_gradient(const torch::Tensor& gy, const torch::Tensor& h);
+
+// Its derivative's share: sum of a b where h <= 0, [1].
+torch::Tensor slope_tangent(const torch::Tensor& a, const torch::Tensor& b, const torch::Tensor& h);
+
+// Sum of the rows of g that used each row of the table: [B, C].
+torch::Tensor sum_rows(const torch::Tensor& g, const torch::Tensor& rows, int64_t table_rows);
+
+// h += bias; normalises h in place by its columns' statistics; returns prelu(scale h + shift) and
+// one over the columns' deviation [C]. Moves the running statistics.
+std::pair<torch::Tensor, torch::Tensor> bias_norm_prelu(
+    torch::Tensor& h, const torch::Tensor& table, const torch::Tensor& rows,
+    const torch::Tensor& scale, const torch::Tensor& shift, torch::Tensor running_mean,
+    torch::Tensor running_variance, double momentum, double eps, const torch::Tensor& slope);
+
+// The gradients of that, given normalised h: of h before the norm, of scale, shift and slope.
+struct NormPreluGradients {
+  torch::Tensor h, scale, shift, slope;
+};
+NormPreluGradients norm_prelu_backward(const torch::Tensor& gy, const torch::Tensor& normalised,
+                                       const torch::Tensor& inverse_deviation,
+                                       const torch::Tensor& scale, const torch::Tensor& shift,
+                                       const torch::Tensor& slope);
+
+}  // namespace ddaebm::ops::kernels
