@@ -1,5 +1,11 @@
 # Finds LibTorch: where CMAKE_PREFIX_PATH points (a zip, or a wheel's torch folder), else the
 # distribution's package, else the torch of python3 on the PATH. Defines the target ddaebm_torch.
+
+# A LibTorch with CUDA would compile a program to ask which GPU is here; nothing of ours is compiled
+# for one, so any answer does.
+if(NOT DEFINED TORCH_CUDA_ARCH_LIST)
+  set(TORCH_CUDA_ARCH_LIST 9.0)
+endif()
 find_package(Torch QUIET)
 if(NOT Torch_FOUND)
   execute_process(
