@@ -92,9 +92,16 @@ torch::Tensor Steps::posterior_log_density(const torch::Tensor& x_t, const torch
   return sum_event(-0.5 * (error.square() / variance + variance.log()) - kHalfLogTwoPi);
 }
 
+torch::Tensor Steps::gaussian_variance(double s) const {
+  return (column(kABar) * s).square() + column(kSigmaBar).square();
+}
+
 torch::Tensor Steps::log_gaussian(const torch::Tensor& x, double s) const {
-  const auto variance = (column(kABar) * s).square() + column(kSigmaBar).square();
-  return sum_event(x.square() / (-2.0 * variance));
+  return sum_event(x.square() / (-2.0 * gaussian_variance(s)));
+}
+
+torch::Tensor Steps::grad_log_gaussian(const torch::Tensor& x, double s) const {
+  return -x / gaussian_variance(s);
 }
 
 }  // namespace ddaebm

@@ -30,11 +30,13 @@ class Steps {
   torch::Tensor posterior_log_density(const torch::Tensor& x_t, const torch::Tensor& x0,
                                       const torch::Tensor& x_next, double variance_floor) const;
   // log N(x; 0, s_t^2 I), s_t^2 = (a_bar_t s)^2 + sigma_bar_t^2: a Gaussian of standard deviation
-  // s, diffused to time t. Up to its constant.
+  // s, diffused to time t. Up to its constant; and its gradient in x.
   torch::Tensor log_gaussian(const torch::Tensor& x, double s) const;
+  torch::Tensor grad_log_gaussian(const torch::Tensor& x, double s) const;
 
  private:
   torch::Tensor column(int64_t k) const { return columns_.select(0, k); }
+  torch::Tensor gaussian_variance(double s) const;
   torch::Tensor columns_;  // [columns, N, 1, ...]
 };
 

@@ -2,8 +2,6 @@
 
 #include <cmath>
 
-#include <torch/csrc/autograd/autograd.h>
-
 #include "ddaebm/diffusion/sampler.h"
 #include "ddaebm/error.h"
 
@@ -21,12 +19,6 @@ torch::Tensor latent_nll(const torch::Tensor& z, const Gaussian& q) {
 // KL(N(mean, exp(log_variance)) || N(0, I)), [N].
 torch::Tensor kl_to_prior(const Gaussian& q) {
   return 0.5 * (q.mean.square() + q.log_variance.exp() - q.log_variance - 1.0).sum(1);
-}
-
-// dE/dx row by row, itself differentiable in E's parameters.
-torch::Tensor input_gradient(const torch::Tensor& energy, const torch::Tensor& x) {
-  return torch::autograd::grad({energy.sum()}, {x}, {}, /*retain_graph=*/true,
-                               /*create_graph=*/true)[0];
 }
 
 }  // namespace
@@ -65,6 +57,16 @@ const std::vector<std::string>& Ddaebm::loss_names() const {
 torch::Tensor Ddaebm::energy(const torch::Tensor& x, const torch::Tensor& t, const Steps& at) {
   auto e = nets_.energy->forward(x, t);
   return game_.reference_std > 0 ? e + at.log_gaussian(x, game_.reference_std) : e;
+}
+
+ops::ValueAndGradient Ddaebm::energy_and_gradient(const torch::Tensor& x, const torch::Tensor& t,
+                                                  const Steps& at) {
+  auto [e, gradient] = nets_.energy->value_and_gradient(x, t);
+  if (game_.reference_std > 0) {
+    e = e + at.log_gaussian(x, game_.reference_std);
+    gradient = gradient + at.grad_log_gaussian(x, game_.reference_std);
+  }
+  return {e, gradient};
 }
 
 Noise Ddaebm::draw(const torch::Tensor& x0, Random& random) const {
@@ -109,25 +111,26 @@ Iteration Ddaebm::play(const torch::Tensor& x0, const torch::Tensor& progress, c
 void Ddaebm::update_energy(Iteration& it, const Steps& at, const Noise& noise,
                            const torch::Tensor& progress, const Update& update) {
   const auto& t = noise.t;
-  const auto x_t = it.x_t.detach().requires_grad_();
-  const auto fake = it.fake.detach().requires_grad_(game_.fake_penalty > 0);
-  it.energy_real = energy(x_t, t, at);
-  it.energy_fake = energy(fake, t, at);
+  const auto fake = it.fake.detach();
+  // E, and what the penalty holds down: the gradient of E(x, t) + log q(x_{t+1} | x) in x.
+  const auto penalised = [&](const torch::Tensor& x, torch::Tensor& gradient) {
+    auto [e, of_e] = energy_and_gradient(x, t, at);
+    gradient = game_.penalty_log_q ? of_e + at.grad_log_q(it.x_next, x) : of_e;
+    return e;
+  };
+  const bool penalty = game_.gamma > 0;
+  const bool fake_penalty = penalty && game_.fake_penalty > 0;
+  torch::Tensor fake_gradient;
+  it.energy_real = penalty ? penalised(it.x_t, it.penalty_gradient) : energy(it.x_t, t, at);
+  it.energy_fake = fake_penalty ? penalised(fake, fake_gradient) : energy(fake, t, at);
   it.energy_loss = game_.fake_weight * it.energy_fake.mean() - it.energy_real.mean();
 
-  // x_{t+1} is held constant in grad log q(x_{t+1} | x_t).
-  const auto penalised = [&](const torch::Tensor& e, const torch::Tensor& x) {
-    const auto gradient = input_gradient(e, x);
-    return game_.penalty_log_q ? gradient + at.grad_log_q(it.x_next, x.detach()) : gradient;
-  };
   it.penalty = torch::zeros({}, options_);
-  if (game_.gamma > 0) {
+  if (penalty) {
     const auto gamma = game_.gamma * torch::pow(game_.gamma_decay, progress);
-    it.penalty_gradient = penalised(it.energy_real, x_t);
     auto squares = sum_event(it.penalty_gradient.square()).mean();
-    if (game_.fake_penalty > 0) {
-      squares =
-          squares + game_.fake_penalty * sum_event(penalised(it.energy_fake, fake).square()).mean();
+    if (fake_penalty) {
+      squares = squares + game_.fake_penalty * sum_event(fake_gradient.square()).mean();
     }
     it.penalty = 0.5 * gamma * squares;
     it.energy_loss = it.energy_loss + it.penalty;

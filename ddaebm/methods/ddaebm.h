@@ -118,6 +118,9 @@ class Ddaebm : public Method {
 
  private:
   torch::Tensor energy(const torch::Tensor& x, const torch::Tensor& t, const Steps& at);
+  // The same and its gradient in x, both differentiable in E's parameters.
+  ops::ValueAndGradient energy_and_gradient(const torch::Tensor& x, const torch::Tensor& t,
+                                            const Steps& at);
   void update_energy(Iteration& it, const Steps& at, const Noise& noise,
                      const torch::Tensor& progress, const Update& update);
   void update_generator(Iteration& it, const Steps& at, const Noise& noise, const Update& update);

@@ -7,7 +7,7 @@
 #include <torch/types.h>
 
 #include "ddaebm/config.h"
-#include "ddaebm/ops/dense.h"
+#include "ddaebm/ops/time_mlp.h"
 
 namespace ddaebm {
 
@@ -21,24 +21,10 @@ enum class Norm { before, after, none };
 // last. x [N, in] -> [N, widths.back()].
 struct MlpImpl : torch::nn::Module {
   MlpImpl(int64_t in, const std::vector<int64_t>& widths, Norm norm);
-  torch::Tensor forward(const torch::Tensor& x);
-  // The same for inputs whose last columns take few values: row i of the input is x[i] joined with
-  // table[rows[i]]. The first layer then works on the table's rows once.
-  torch::Tensor forward_joined(const torch::Tensor& x, const torch::Tensor& table,
-                               const torch::Tensor& rows);
+  const std::vector<ops::Dense>& layers() const { return layers_; }
 
  private:
-  struct Layer {
-    torch::Tensor weight, bias;  // [out, in], [out]
-    torch::Tensor slope;         // PReLU's, [1]; undefined in the last layer
-    ops::BatchNorm norm;
-  };
-  torch::Tensor hidden(const Layer& layer, const torch::Tensor& x, const torch::Tensor& weight,
-                       const ops::Bias& bias) const;
-  torch::Tensor after_first(torch::Tensor x) const;
-
-  Norm norm_;
-  std::vector<Layer> layers_;
+  std::vector<ops::Dense> layers_;
 };
 TORCH_MODULE(Mlp);
 
@@ -70,10 +56,11 @@ struct MlpConfig {
 struct TimeMlpImpl : torch::nn::Module {
   TimeMlpImpl(int64_t in, int64_t out, int64_t steps, const MlpConfig& config, Norm norm);
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& t);
+  // For one output and no norms: the output [N] and its gradient in x, differentiable once more.
+  ops::ValueAndGradient value_and_gradient(const torch::Tensor& x, const torch::Tensor& t);
 
  private:
-  torch::Tensor embeddings_;
-  Mlp x_branch_{nullptr}, t_branch_{nullptr}, trunk_{nullptr};
+  ops::TimeMlpParts net_;
 };
 TORCH_MODULE(TimeMlp);
 

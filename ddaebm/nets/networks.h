@@ -14,6 +14,9 @@ namespace ddaebm {
 // Unnormalised log-density of x_t: the paper's E(x_t, t) -> [N]. Higher means more likely.
 struct EnergyNet : torch::nn::Module {
   virtual torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& t) = 0;
+  // E and dE/dx, row by row. Losses may hold both: what comes out can be differentiated in the
+  // parameters. The default is for networks whose forward is twice differentiable.
+  virtual ops::ValueAndGradient value_and_gradient(const torch::Tensor& x, const torch::Tensor& t);
 };
 
 // A guess of x_0 from x_{t+1}: G(x_{t+1}, z, t).

@@ -9,6 +9,10 @@ struct VectorEnergy : EnergyNet {
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& t) override {
     return net_(x, t).squeeze(1);
   }
+  ops::ValueAndGradient value_and_gradient(const torch::Tensor& x,
+                                           const torch::Tensor& t) override {
+    return net_->value_and_gradient(x, t);
+  }
   TimeMlp net_;
 };
 
@@ -33,7 +37,11 @@ struct VectorEncoder : EncoderNet {
   Gaussian forward(const torch::Tensor& x_t, const torch::Tensor& x_next,
                    const torch::Tensor& t) override {
     const auto code = net_(torch::cat({x_t, x_next}, 1), t);
-    return {mean_(code), log_variance_(code)};
+    const auto head = [&](const Mlp& linear) {
+      const ops::Dense& layer = linear->layers().front();
+      return at::linear(code, layer.weight, layer.bias);
+    };
+    return {head(mean_), head(log_variance_)};
   }
   TimeMlp net_;
   Mlp mean_, log_variance_;

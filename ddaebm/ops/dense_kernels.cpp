@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include <ATen/Dispatch.h>
@@ -43,13 +44,38 @@ void times_prelu_slope(int64_t n, const T* __restrict g, const T* __restrict h, 
   }
 }
 
-// sums += a b where h <= 0
 template <class T>
-void add_product_below(int64_t n, const T* __restrict a, const T* __restrict b,
-                       const T* __restrict h, T* __restrict sums) {
+void prelu_backward_row(int64_t n, const T* __restrict g, const T* __restrict h, T slope,
+                        T* __restrict g_table, T* __restrict g_slope, T* __restrict out) {
   for (int64_t j = 0; j < n; ++j) {
-    const T product = a[j] * b[j];
-    sums[j] += h[j] > 0 ? T(0) : product;
+    const T below = g[j] * slope;
+    const T gh = h[j] > 0 ? g[j] : below;
+    g_slope[j] += g[j] * std::min(h[j], T(0));
+    g_table[j] += gh;
+    out[j] = gh;
+  }
+}
+
+template <class T>
+void prelu_tangent_row(int64_t n, T weight, const T* __restrict bias, const T* __restrict h,
+                       const T* __restrict dy, T slope, T* __restrict g_table,
+                       T* __restrict g_slope, T* __restrict u) {
+  for (int64_t j = 0; j < n; ++j) {
+    const T v = u[j] + weight * bias[j];
+    const T factor = h[j] > 0 ? T(1) : slope;
+    const T product = dy[j] * v;
+    g_slope[j] += h[j] > 0 ? T(0) : product;
+    g_table[j] += weight * dy[j] * factor;
+    u[j] = v * factor;
+  }
+}
+
+template <class T>
+void linear_tangent_row(int64_t n, T weight, const T* __restrict bias, const T* __restrict dy,
+                        T* __restrict g_table, T* __restrict u) {
+  for (int64_t j = 0; j < n; ++j) {
+    u[j] += weight * bias[j];
+    g_table[j] += weight * dy[j];
   }
 }
 
@@ -108,11 +134,17 @@ struct BiasRows {
       : table(table_.data_ptr<T>()),
         rows(rows_.defined() ? rows_.data_ptr<int64_t>() : nullptr),
         columns(table_.size(1)) {}
-  const T* operator[](int64_t i) const { return table + (rows != nullptr ? rows[i] * columns : 0); }
+  int64_t offset(int64_t i) const { return rows != nullptr ? rows[i] * columns : 0; }
+  const T* operator[](int64_t i) const { return table + offset(i); }
   const T* table;
   const int64_t* rows;
   int64_t columns;
 };
+
+template <class T>
+T sum(const std::vector<T>& values) {
+  return std::accumulate(values.begin(), values.end(), T(0));
+}
 
 torch::Tensor one_hot(const torch::Tensor& rows, int64_t count, const torch::Tensor& like) {
   return rows.eq(torch::arange(count, rows.options()).unsqueeze(1)).to(like.scalar_type());
@@ -123,6 +155,10 @@ torch::Tensor bias_of(const torch::Tensor& table, const torch::Tensor& rows) {
 }
 
 }  // namespace
+
+void add_bias(torch::Tensor& h, const torch::Tensor& table, const torch::Tensor& rows) {
+  h.add_(bias_of(table, rows));
+}
 
 torch::Tensor bias_prelu(torch::Tensor& h, const torch::Tensor& table, const torch::Tensor& rows,
                          const torch::Tensor& slope) {
@@ -152,10 +188,9 @@ torch::Tensor prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,
                              const torch::Tensor& slope) {
   if (!h.is_cpu()) return torch::where(h > 0, gy, gy * slope);
   auto gh = torch::empty_like(h);
-  const auto g = gy.contiguous();
   AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "prelu_backward", [&] {
     const scalar_t a = *slope.data_ptr<scalar_t>();
-    const auto* gp = g.data_ptr<scalar_t>();
+    const auto* gp = gy.data_ptr<scalar_t>();
     const auto* hp = h.data_ptr<scalar_t>();
     auto* out = gh.data_ptr<scalar_t>();
     at::parallel_for(0, h.numel(), 16384, [&](int64_t first, int64_t last) {
@@ -165,36 +200,81 @@ torch::Tensor prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,
   return gh;
 }
 
-torch::Tensor slope_gradient(const torch::Tensor& gy, const torch::Tensor& h) {
-  if (!h.is_cpu()) return (gy * h.clamp_max(0)).sum().reshape({1});
-  return slope_tangent(gy, h, h);
-}
-
-torch::Tensor slope_tangent(const torch::Tensor& a, const torch::Tensor& b,
-                            const torch::Tensor& h) {
-  if (!h.is_cpu())
-    return torch::where(h > 0, torch::zeros({}, h.options()), a * b).sum().reshape({1});
-  const auto a_ = a.contiguous();
-  const auto b_ = b.contiguous();
-  auto total = torch::zeros({1}, h.options());
-  AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "slope_tangent", [&] {
-    const int64_t n = h.size(0);
-    const int64_t c = h.size(1);
-    const auto* ap = a_.data_ptr<scalar_t>();
-    const auto* bp = b_.data_ptr<scalar_t>();
+PreluGradients bias_prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,
+                                   const torch::Tensor& slope, const torch::Tensor& rows,
+                                   int64_t table_rows) {
+  if (!h.is_cpu()) {
+    const auto gh = torch::where(h > 0, gy, gy * slope);
+    return {gh, sum_rows(gh, rows, table_rows), (gy * h.clamp_max(0)).sum().reshape({1})};
+  }
+  const int64_t n = h.size(0);
+  const int64_t c = h.size(1);
+  PreluGradients out{torch::empty_like(h), torch::zeros({table_rows, c}, h.options()),
+                     torch::empty({1}, h.options())};
+  AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "bias_prelu_backward", [&] {
+    const scalar_t a = *slope.data_ptr<scalar_t>();
+    const BiasRows<scalar_t> table(out.table, rows);
+    const auto* gp = gy.data_ptr<scalar_t>();
     const auto* hp = h.data_ptr<scalar_t>();
-    std::vector<scalar_t> sums(static_cast<size_t>(c), 0);
+    auto* table_sums = out.table.data_ptr<scalar_t>();
+    auto* gh = out.h.data_ptr<scalar_t>();
+    std::vector<scalar_t> slopes(static_cast<size_t>(c), 0);
     for_columns(c, n, [&](int64_t first, int64_t last) {
       for (int64_t i = 0; i < n; ++i) {
         const int64_t at = i * c + first;
-        add_product_below(last - first, ap + at, bp + at, hp + at, sums.data() + first);
+        prelu_backward_row(last - first, gp + at, hp + at, a, table_sums + table.offset(i) + first,
+                           slopes.data() + first, gh + at);
       }
     });
-    scalar_t sum = 0;
-    for (const scalar_t s : sums) sum += s;
-    *total.data_ptr<scalar_t>() = sum;
+    *out.slope.data_ptr<scalar_t>() = sum(slopes);
   });
-  return total;
+  return out;
+}
+
+PreluGradients bias_prelu_tangent(torch::Tensor& u, const torch::Tensor& weight,
+                                  const torch::Tensor& table, const torch::Tensor& rows,
+                                  const torch::Tensor& h, const torch::Tensor& slope,
+                                  const torch::Tensor& dy) {
+  const bool bent = slope.defined();
+  if (!u.is_cpu()) {
+    const auto w = weight.unsqueeze(1);
+    u.addcmul_(bias_of(table, rows), w);
+    if (!bent) return {u, sum_rows(dy * w, rows, table.size(0)), {}};
+    const auto above = h > 0;
+    const auto g_slope = torch::where(above, torch::zeros_like(u), dy * u).sum().reshape({1});
+    const auto factor = torch::where(above, torch::ones_like(slope), slope);
+    u.mul_(factor);
+    return {u, sum_rows(dy * factor * w, rows, table.size(0)), g_slope};
+  }
+  const int64_t n = u.size(0);
+  const int64_t c = u.size(1);
+  PreluGradients out{u, torch::zeros_like(table),
+                     bent ? torch::empty({1}, u.options()) : torch::Tensor()};
+  AT_DISPATCH_FLOATING_TYPES(u.scalar_type(), "bias_prelu_tangent", [&] {
+    const BiasRows<scalar_t> bias(table, rows);
+    const scalar_t a = bent ? *slope.data_ptr<scalar_t>() : scalar_t(1);
+    const auto* weights = weight.data_ptr<scalar_t>();
+    const auto* hp = bent ? h.data_ptr<scalar_t>() : nullptr;
+    const auto* dp = dy.data_ptr<scalar_t>();
+    auto* up = u.data_ptr<scalar_t>();
+    auto* table_sums = out.table.data_ptr<scalar_t>();
+    std::vector<scalar_t> slopes(static_cast<size_t>(c), 0);
+    for_columns(c, n, [&](int64_t first, int64_t last) {
+      const int64_t width = last - first;
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t at = i * c + first;
+        auto* sums = table_sums + bias.offset(i) + first;
+        if (bent) {
+          prelu_tangent_row(width, weights[i], bias[i] + first, hp + at, dp + at, a, sums,
+                            slopes.data() + first, up + at);
+        } else {
+          linear_tangent_row(width, weights[i], bias[i] + first, dp + at, sums, up + at);
+        }
+      }
+    });
+    if (bent) *out.slope.data_ptr<scalar_t>() = sum(slopes);
+  });
+  return out;
 }
 
 torch::Tensor sum_rows(const torch::Tensor& g, const torch::Tensor& rows, int64_t table_rows) {
@@ -296,13 +376,12 @@ NormPreluGradients norm_prelu_backward(const torch::Tensor& gy, const torch::Ten
     return {(gu - share * g_shift - normalised * (share * g_scale)) * (scale * inverse_deviation),
             g_scale, g_shift, (gy * u.clamp_max(0)).sum().reshape({1})};
   }
-  const auto g = gy.contiguous();
   NormPreluGradients out{torch::empty_like(normalised), torch::zeros_like(scale),
                          torch::zeros_like(scale), torch::zeros({1}, scale.options())};
-  AT_DISPATCH_FLOATING_TYPES(g.scalar_type(), "norm_prelu_backward", [&] {
+  AT_DISPATCH_FLOATING_TYPES(gy.scalar_type(), "norm_prelu_backward", [&] {
     const int64_t c = normalised.size(1);
     const scalar_t a = *slope.data_ptr<scalar_t>();
-    const auto* gp = g.data_ptr<scalar_t>();
+    const auto* gp = gy.data_ptr<scalar_t>();
     const auto* hp = normalised.data_ptr<scalar_t>();
     const auto* gain = scale.data_ptr<scalar_t>();
     const auto* offset = shift.data_ptr<scalar_t>();
@@ -328,9 +407,7 @@ NormPreluGradients norm_prelu_backward(const torch::Tensor& gy, const torch::Ten
                             static_cast<scalar_t>(share), out_h + at);
       }
     });
-    scalar_t sum = 0;
-    for (const scalar_t s : slopes) sum += s;
-    *out.slope.data_ptr<scalar_t>() = sum;
+    *out.slope.data_ptr<scalar_t>() = sum(slopes);
   });
   return out;
 }

@@ -5,8 +5,12 @@
 namespace ddaebm::ops::kernels {
 
 // What a dense layer does beside its matrix products, without autograd. All matrices are [N, C] and
-// contiguous; `rows` may be undefined (see ops::Bias). On a CPU each is one pass over memory, the
-// columns shared out among the threads, so that sums do not depend on how many there are.
+// contiguous. A bias is row rows[i] of `table` [B, C] for row i, or the one row of `table` [1, C]
+// where `rows` is undefined. On a CPU each is one pass over memory, the columns shared out among
+// the threads, so that sums do not depend on how many there are.
+
+// h += bias.
+void add_bias(torch::Tensor& h, const torch::Tensor& table, const torch::Tensor& rows);
 
 // h += bias; returns prelu(h).
 torch::Tensor bias_prelu(torch::Tensor& h, const torch::Tensor& table, const torch::Tensor& rows,
@@ -16,11 +20,21 @@ torch::Tensor bias_prelu(torch::Tensor& h, const torch::Tensor& table, const tor
 torch::Tensor prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,
                              const torch::Tensor& slope);
 
-// d slope = sum gy min(h, 0), [1].
-torch::Tensor slope_gradient(const torch::Tensor& gy, const torch::Tensor& h);
+// The same with the gradients of the table, sums of gh, and of the slope, sum gy min(h, 0).
+struct PreluGradients {
+  torch::Tensor h, table, slope;
+};
+PreluGradients bias_prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,
+                                   const torch::Tensor& slope, const torch::Tensor& rows,
+                                   int64_t table_rows);
 
-// Its derivative's share: sum of a b where h <= 0, [1].
-torch::Tensor slope_tangent(const torch::Tensor& a, const torch::Tensor& b, const torch::Tensor& h);
+// u += weight[i] bias, then u *= prelu'(h), in place; the gradients of the table, sums of
+// weight[i] dy prelu'(h), and of the slope, the sum of dy u where h <= 0. `weight` is [N]. Without
+// a PReLU `slope` is undefined, and h is not looked at.
+PreluGradients bias_prelu_tangent(torch::Tensor& u, const torch::Tensor& weight,
+                                  const torch::Tensor& table, const torch::Tensor& rows,
+                                  const torch::Tensor& h, const torch::Tensor& slope,
+                                  const torch::Tensor& dy);
 
 // Sum of the rows of g that used each row of the table: [B, C].
 torch::Tensor sum_rows(const torch::Tensor& g, const torch::Tensor& rows, int64_t table_rows);

@@ -1,0 +1,326 @@
+#include "ddaebm/ops/time_mlp.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "ddaebm/ops/dense_kernels.h"
+
+namespace ddaebm::ops {
+namespace {
+
+using torch::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+// A layer within a pass: its parameters, and what the passes keep for their derivatives.
+struct Layer {
+  Tensor weight;       // [C, K]
+  Tensor table, rows;  // the bias: row rows[i] of [B, C] for input row i; rows undefined: B = 1
+  Tensor slope;
+  BatchNorm norm;
+
+  Tensor x;        // its input, [N, K]
+  Tensor h;        // what enters the PReLU, [N, C]; normalised, but not yet scaled, under a norm
+  Tensor inverse;  // one over the deviation under a norm, [C]
+  Tensor dy, dh;   // derivatives of the network's one output in y = prelu(h) and in h, [N, C]
+};
+
+struct Gradients {
+  Tensor weight, table, slope, scale, shift;
+};
+
+// The layers in the order of evaluation. The trunk's first layer is cut by columns: those for the
+// time branch end its chain, which so computes the bias table of those for x.
+struct Passes : torch::CustomClassHolder {
+  std::vector<Layer> time;  // embeddings [T, E] -> the table, [T, C]
+  std::vector<Layer> main;  // x [N, D] -> [N, out]
+  size_t x_branch = 0;      // how many of main's are the x branch
+};
+
+struct Call {
+  const TimeMlpParts& net;
+  const Tensor& t;
+};
+
+// All parameters, in the order of the gradients that `in_order` gives.
+variable_list parameters(const TimeMlpParts& net) {
+  variable_list all;
+  for (const auto* part : {&net.x_branch, &net.t_branch, &net.trunk}) {
+    for (const Dense& dense : *part) {
+      all.insert(all.end(), {dense.weight, dense.bias});
+      if (dense.slope.defined()) all.push_back(dense.slope);
+      if (dense.norm.scale.defined()) all.insert(all.end(), {dense.norm.scale, dense.norm.shift});
+    }
+  }
+  return all;
+}
+
+variable_list in_order(const Passes& passes, const std::vector<Gradients>& time,
+                       const std::vector<Gradients>& main) {
+  variable_list all;
+  const auto put = [&](const Gradients& g, const Tensor& weight, const Tensor& bias) {
+    all.insert(all.end(), {weight, bias.squeeze(0)});
+    for (const auto* tensor : {&g.slope, &g.scale, &g.shift}) {
+      if (tensor->defined()) all.push_back(*tensor);
+    }
+  };
+  const auto put_plain = [&](const Gradients& g) { put(g, g.weight, g.table); };
+  const auto joined = static_cast<std::ptrdiff_t>(passes.x_branch);
+  std::for_each(main.begin(), main.begin() + joined, put_plain);
+  std::for_each(time.begin(), time.end() - 1, put_plain);
+  const Gradients& first = main[passes.x_branch];
+  put(first, torch::cat({first.weight, time.back().weight}, 1), time.back().table);
+  std::for_each(main.begin() + joined + 1, main.end(), put_plain);
+  return all;
+}
+
+Layer layer(const Dense& dense) {
+  Layer made;
+  made.weight = dense.weight;
+  made.table = dense.bias.unsqueeze(0);
+  made.slope = dense.slope;
+  made.norm = dense.norm;
+  return made;
+}
+
+Tensor forward_pass(std::vector<Layer>& chain, Tensor x) {
+  for (Layer& l : chain) {
+    l.x = x;
+    auto h = x.mm(l.weight.t());
+    if (l.norm.scale.defined()) {
+      std::tie(x, l.inverse) = kernels::bias_norm_prelu(
+          h, l.table, l.rows, l.norm.scale, l.norm.shift, l.norm.running_mean,
+          l.norm.running_variance, l.norm.momentum, l.norm.eps, l.slope);
+      l.h = h;
+    } else if (l.slope.defined()) {
+      x = kernels::bias_prelu(h, l.table, l.rows, l.slope);
+      l.h = h;
+    } else {
+      kernels::add_bias(h, l.table, l.rows);
+      x = h;
+    }
+  }
+  return x;
+}
+
+c10::intrusive_ptr<Passes> start(const Call& call) {
+  const TimeMlpParts& net = call.net;
+  auto passes = c10::make_intrusive<Passes>();
+  for (const Dense& dense : net.x_branch) passes->main.push_back(layer(dense));
+  for (const Dense& dense : net.t_branch) passes->time.push_back(layer(dense));
+  passes->x_branch = passes->main.size();
+  for (const Dense& dense : net.trunk) passes->main.push_back(layer(dense));
+
+  Layer& first = passes->main[passes->x_branch];
+  const int64_t of_x = net.x_branch.back().weight.size(0);
+  Layer of_time;
+  of_time.weight = first.weight.slice(1, of_x);
+  of_time.table = first.table;
+  passes->time.push_back(of_time);
+  first.weight = first.weight.slice(1, 0, of_x);
+  first.table = forward_pass(passes->time, net.embeddings);
+  first.rows = call.t;
+  return passes;
+}
+
+// Gradients of a chain's parameters where they are wanted, and of its input.
+Tensor backward_pass(const std::vector<Layer>& chain, Tensor g, bool input_wanted,
+                     std::vector<Gradients>* gradients) {
+  g = g.contiguous();
+  if (gradients != nullptr) gradients->resize(chain.size());
+  for (size_t i = chain.size(); i-- > 0;) {
+    const Layer& l = chain[i];
+    Gradients found;
+    if (l.norm.scale.defined()) {
+      auto all =
+          kernels::norm_prelu_backward(g, l.h, l.inverse, l.norm.scale, l.norm.shift, l.slope);
+      g = all.h;
+      // A norm takes away what is common to all rows, such as a bias.
+      found.table = l.rows.defined() ? kernels::sum_rows(g, l.rows, l.table.size(0))
+                                     : torch::zeros_like(l.table);
+      found.slope = all.slope;
+      found.scale = all.scale;
+      found.shift = all.shift;
+    } else if (!l.slope.defined()) {
+      if (gradients != nullptr) found.table = kernels::sum_rows(g, l.rows, l.table.size(0));
+    } else if (gradients == nullptr) {
+      g = kernels::prelu_backward(g, l.h, l.slope);
+    } else {
+      auto all = kernels::bias_prelu_backward(g, l.h, l.slope, l.rows, l.table.size(0));
+      g = all.h;
+      found.table = all.table;
+      found.slope = all.slope;
+    }
+    if (gradients != nullptr) {
+      found.weight = g.t().mm(l.x);
+      (*gradients)[i] = found;
+    }
+    if (i > 0 || input_wanted) g = g.mm(l.weight);
+  }
+  return g;
+}
+
+// The time branch's gradients follow from those of the bias table that it made.
+variable_list all_gradients(const Passes& passes, const std::vector<Gradients>& main) {
+  std::vector<Gradients> time;
+  backward_pass(passes.time, main[passes.x_branch].table, /*input_wanted=*/false, &time);
+  return in_order(passes, time, main);
+}
+
+bool any_parameter_wanted(AutogradContext* ctx, size_t count) {
+  for (size_t i = 1; i <= count; ++i) {
+    if (ctx->needs_input_grad(i)) return true;
+  }
+  return false;
+}
+
+const Passes& kept(AutogradContext* ctx) {
+  TORCH_CHECK(!torch::GradMode::is_enabled(),
+              "time_mlp cannot be differentiated this often; see ops::reference");
+  return static_cast<const Passes&>(*ctx->saved_data["passes"].toCapsule());
+}
+
+// The gradients as autograd wants them: of x, of the parameters, and nothing for Call.
+variable_list answer(const Tensor& x, const variable_list& of_parameters, size_t count) {
+  variable_list all = {x};
+  all.insert(all.end(), of_parameters.begin(), of_parameters.end());
+  all.resize(count + 2);
+  return all;
+}
+
+struct Evaluate : Function<Evaluate> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, at::TensorList parameters,
+                        const Call& call) {
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    auto passes = start(call);
+    auto y = forward_pass(passes->main, x);
+    ctx->save_for_backward({x});
+    ctx->saved_data["parameters"] = static_cast<int64_t>(parameters.size());
+    ctx->saved_data["passes"] = c10::IValue::make_capsule(std::move(passes));
+    return y;
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list given) {
+    const Passes& passes = kept(ctx);
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    // Not used, but this is what fails when a graph that was not retained is differentiated again.
+    ctx->get_saved_variables();
+    const auto count = static_cast<size_t>(ctx->saved_data["parameters"].toInt());
+    const bool x_wanted = ctx->needs_input_grad(0);
+    if (!any_parameter_wanted(ctx, count)) {
+      return answer(backward_pass(passes.main, given[0], x_wanted, nullptr), {}, count);
+    }
+    std::vector<Gradients> main;
+    const auto gx = backward_pass(passes.main, given[0], x_wanted, &main);
+    return answer(x_wanted ? gx : Tensor(), all_gradients(passes, main), count);
+  }
+};
+
+// With E the output, the chain is piecewise linear: E = h_L, h_l = W_l y_{l-1} + b_l,
+// y_l = p_l h_l, where p_l is 1 or the slope by the sign of h_l. So the gradient of
+//   F = sum_i gE_i E_i + gg_i . dE_i/dx,
+// whose second term is the derivative of E along gg, comes from one pass that is forward and
+// tangent in one, s_l = gE y_l + (derivative of y_l along gg):
+//   s_0 = gE x + gg,  u_l = W_l s_{l-1} + gE b_l,  s_l = p_l u_l,
+//   dF/dW_l = (dE/dh_l)^T s_{l-1},  dF/db_l = sum gE dE/dh_l,
+//   dF/dslope_l = sum of dE/dy_l u_l where h_l <= 0,  dF/dx = gE dE/dx.
+struct EvaluateWithGradient : Function<EvaluateWithGradient> {
+  static variable_list forward(AutogradContext* ctx, const Tensor& x, at::TensorList parameters,
+                               const Call& call) {
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    auto passes = start(call);
+    const auto value = forward_pass(passes->main, x);
+    auto g = torch::ones_like(value);
+    for (size_t i = passes->main.size(); i-- > 0;) {
+      Layer& l = passes->main[i];
+      l.dy = g;
+      l.dh = l.slope.defined() ? kernels::prelu_backward(g, l.h, l.slope) : g;
+      g = l.dh.mm(l.weight);
+    }
+    ctx->save_for_backward({x, g});
+    ctx->saved_data["parameters"] = static_cast<int64_t>(parameters.size());
+    ctx->saved_data["passes"] = c10::IValue::make_capsule(std::move(passes));
+    return {value.squeeze(1), g};
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list given) {
+    const Passes& passes = kept(ctx);
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    const auto saved = ctx->get_saved_variables();
+    const auto count = static_cast<size_t>(ctx->saved_data["parameters"].toInt());
+    const auto ge = given[0].contiguous();
+    const auto gx = ctx->needs_input_grad(0) ? ge.unsqueeze(1) * saved[1] : Tensor();
+    if (!any_parameter_wanted(ctx, count)) return answer(gx, {}, count);
+    std::vector<Gradients> main;
+    auto s = torch::addcmul(given[1], ge.unsqueeze(1), saved[0]);
+    for (const Layer& l : passes.main) {
+      Gradients found;
+      found.weight = l.dh.t().mm(s);
+      s = s.mm(l.weight.t());
+      auto all = kernels::bias_prelu_tangent(s, ge, l.table, l.rows, l.h, l.slope, l.dy);
+      found.table = all.table;
+      found.slope = all.slope;
+      main.push_back(found);
+    }
+    return answer(gx, all_gradients(passes, main), count);
+  }
+};
+
+bool has_norm(const TimeMlpParts& net) {
+  return (!net.x_branch.empty() && net.x_branch.front().norm.scale.defined()) ||
+         net.trunk.front().norm.scale.defined();
+}
+
+}  // namespace
+
+Tensor time_mlp(const TimeMlpParts& net, const Tensor& x, const Tensor& t, bool training) {
+  if (has_norm(net) && (net.norm_after_prelu || !training)) {
+    return reference::time_mlp(net, x, t, training);
+  }
+  return Evaluate::apply(x, at::TensorList(parameters(net)), Call{net, t});
+}
+
+ValueAndGradient time_mlp_and_gradient(const TimeMlpParts& net, const Tensor& x, const Tensor& t) {
+  const auto out = EvaluateWithGradient::apply(x, at::TensorList(parameters(net)), Call{net, t});
+  return {out[0], out[1]};
+}
+
+namespace reference {
+namespace {
+
+Tensor chain(const std::vector<Dense>& layers, Tensor x, bool norm_after_prelu, bool training) {
+  for (const Dense& l : layers) {
+    const auto norm = [&](const Tensor& h) {
+      return at::batch_norm(h, l.norm.scale, l.norm.shift, l.norm.running_mean,
+                            l.norm.running_variance, training, l.norm.momentum, l.norm.eps,
+                            /*cudnn_enabled=*/false);
+    };
+    x = at::linear(x, l.weight, l.bias);
+    if (l.norm.scale.defined() && !norm_after_prelu) x = norm(x);
+    if (l.slope.defined()) x = at::prelu(x, l.slope);
+    if (l.norm.scale.defined() && norm_after_prelu) x = norm(x);
+  }
+  return x;
+}
+
+}  // namespace
+
+Tensor time_mlp(const TimeMlpParts& net, const Tensor& x, const Tensor& t, bool training) {
+  const auto run = [&](const std::vector<Dense>& layers, const Tensor& in) {
+    return chain(layers, in, net.norm_after_prelu, training);
+  };
+  const auto of_time = run(net.t_branch, net.embeddings).index_select(0, t);
+  return run(net.trunk, torch::cat({run(net.x_branch, x), of_time}, 1));
+}
+
+ValueAndGradient time_mlp_and_gradient(const TimeMlpParts& net, const Tensor& x, const Tensor& t) {
+  const auto input = x.requires_grad() ? x : x.detach().requires_grad_();
+  const auto value = reference::time_mlp(net, input, t, /*training=*/true).squeeze(1);
+  return {value, torch::autograd::grad({value.sum()}, {input}, {}, /*retain_graph=*/true,
+                                       /*create_graph=*/true)[0]};
+}
+
+}  // namespace reference
+}  // namespace ddaebm::ops
