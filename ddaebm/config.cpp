@@ -21,20 +21,30 @@ Overloaded(Ts...) -> Overloaded<Ts...>;
 // "25gaussians.toml:12", or "--set" for a value of the command line.
 std::string place(const toml::node& node) {
   const auto& source = node.source();
-  const std::string file = source.path ? *source.path : "settings";
-  return source.begin && file != "--set" ? fmt::format("{}:{}", file, source.begin.line) : file;
+  // A bare word of the command line has no source of its own.
+  const std::string file = source.path ? *source.path : "--set";
+  return file != "--set" ? fmt::format("{}:{}", file, source.begin.line) : file;
 }
 
 std::string shown(const toml::node& node) {
   std::ostringstream out;
-  node.visit([&](const auto& value) { out << toml::toml_formatter{value}; });
-  return out.str();
+  node.visit([&](const auto& value) {
+    out << toml::toml_formatter{value, toml::format_flags::none};
+  });
+  // Long lists and tables are broken into lines; a message is one.
+  std::string text = out.str();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  constexpr size_t kShown = 60;
+  return text.size() > kShown ? text.substr(0, kShown) + "..." : text;
 }
 
 std::string describe(const Bounds& b) {
   const bool low = b.low > -std::numeric_limits<double>::infinity();
   const bool high = b.high < std::numeric_limits<double>::infinity();
-  if (low && high) return fmt::format("between {} and {}", b.low, b.high);
+  if (low && high) {
+    return b.low_is_allowed ? fmt::format("between {} and {}", b.low, b.high)
+                            : fmt::format("more than {} and at most {}", b.low, b.high);
+  }
   if (low) return fmt::format("{} {}", b.low_is_allowed ? "at least" : "more than", b.low);
   return fmt::format("at most {}", b.high);
 }
@@ -186,13 +196,20 @@ void ConfigFile::fill(const Fields& fields) const {
       [&](const toml::table& table, const std::string& prefix) {
         for (const auto& [name, node] : table) {
           const std::string key = prefix + std::string(name.str());
-          if (const auto* inner = node.as_table()) {
+          const auto& list = fields.list();
+          const auto field =
+              std::find_if(list.begin(), list.end(), [&](const Field& f) { return f.key == key; });
+          const bool section = std::any_of(list.begin(), list.end(), [&](const Field& f) {
+            return f.key.rfind(key + ".", 0) == 0;
+          });
+          if (const auto* inner = node.as_table(); inner != nullptr && field == list.end()) {
             walk(*inner, key + ".");
-            continue;
+            if (section || !inner->empty()) continue;
           }
-          const auto field = std::find_if(fields.list().begin(), fields.list().end(),
-                                          [&](const Field& f) { return f.key == key; });
-          if (field == fields.list().end()) {
+          if (section) {
+            fail("{}: '{}' is a section; set its keys under [{}]", place(node), key, key);
+          }
+          if (field == list.end()) {
             const std::string guess = nearest(key, fields);
             fail("{}: unknown setting '{}'{}", place(node), key,
                  guess.empty() ? std::string("; `ddaebm settings` lists them all")
@@ -213,7 +230,7 @@ std::string value_text(const Field& field) {
   };
   const auto quoted = [](const std::string& s) {
     std::ostringstream out;
-    out << toml::toml_formatter{toml::value<std::string>{s}};
+    out << toml::toml_formatter{toml::value<std::string>{s}, toml::format_flags::none};
     return out.str();
   };
   return std::visit(Overloaded{[](const bool* v) { return std::string(*v ? "true" : "false"); },

@@ -31,14 +31,18 @@ Schedule::Schedule(const ScheduleConfig& config) : steps(config.steps), time(tim
     fail("diffusion.beta_max is {}, it must not be less than diffusion.beta_min, {}",
          config.beta_max, config.beta_min);
   }
-  // 1 - sigma^2(t') of the VP process
-  const auto alpha_bar = [&](double t) {
-    return std::exp(-config.beta_min * t - 0.5 * (config.beta_max - config.beta_min) * t * t);
+  // log(1 - sigma^2(t')) of the VP process
+  const auto log_alpha_bar = [&](double t) {
+    return -config.beta_min * t - 0.5 * (config.beta_max - config.beta_min) * t * t;
   };
   double product = 1.0;
   for (size_t k = 0; k < time.size(); ++k) {
-    const double before = k == 0 ? 1.0 : alpha_bar(time[k - 1]);
-    beta.push_back(std::min(1.0 - alpha_bar(time[k]) / before, config.beta_limit));
+    const double before = k == 0 ? 0.0 : log_alpha_bar(time[k - 1]);
+    beta.push_back(std::min(-std::expm1(log_alpha_bar(time[k]) - before), config.beta_limit));
+    if (k > 0 && !(beta[k] > 0)) {
+      fail("diffusion: step {} of {} adds no noise; lower diffusion.steps, or raise beta_min{}", k,
+           steps, config.beta_limit > 0 ? "" : " and beta_limit");
+    }
     a.push_back(std::sqrt(1.0 - beta[k]));
     sigma.push_back(std::sqrt(beta[k]));
     product *= a[k];

@@ -71,6 +71,7 @@ std::map<std::string, std::vector<std::pair<double, double>>> read_series(const 
     const auto json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     // A line that a killed run left half written is passed over.
     if (!json.is_object() || !json.contains("iteration")) continue;
+    if (!json["iteration"].is_number()) continue;
     for (const auto& [name, value] : json.items()) {
       if (value.is_number()) series[name].emplace_back(json["iteration"], value.get<double>());
     }
