@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 
 #include "app/commands.h"
 
@@ -7,15 +9,27 @@
 #include <fmt/format.h>
 
 #include "ddaebm/error.h"
+#include "ddaebm/ops/tuning.h"
+
+namespace {
+
+// What went wrong, on one line of standard error.
+int complain(std::string message, int exit_code) {
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  fmt::print(stderr, "ddaebm: {}\n", message);
+  return exit_code;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
+  ddaebm::ops::tune_process();
   CLI::App app(
       "Trains, samples and scores diffusion adversarial energy-based models.\n"
       "Example: ddaebm train 25gaussians && ddaebm sample runs/25gaussians -n 1000 -o points.csv");
   app.name("ddaebm");
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string(DDAEBM_VERSION));
-  app.failure_message(CLI::FailureMessage::simple);
   ddaebm::app::add_train(app);
   ddaebm::app::add_sample(app);
   ddaebm::app::add_score(app);
@@ -28,13 +42,14 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
+    return complain(fmt::format("{}; --help shows what is expected", e.what()), 2);
   } catch (const ddaebm::Error& e) {
-    fmt::print(stderr, "ddaebm: {}\n", e.what());
-    return 2;
+    return complain(e.what(), 2);
+  } catch (const std::filesystem::filesystem_error& e) {
+    return complain(e.what(), 2);
   } catch (const std::exception& e) {
-    fmt::print(stderr, "ddaebm: a bug, or out of memory: {}\n", e.what());
-    return 1;
+    return complain(fmt::format("a bug, or out of memory: {}", e.what()), 1);
   }
   return 0;
 }

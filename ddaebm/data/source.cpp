@@ -60,7 +60,7 @@ class TableSource : public DataSource {
     Random random(torch::kCPU);
     rows = rows.index_select(0, random.uniform({n}, torch::kDouble).argsort());
     const auto held_out = static_cast<int64_t>(config.held_out * static_cast<double>(n));
-    const torch::TensorOptions options = torch::TensorOptions(torch::kFloat).device(device);
+    const torch::TensorOptions options = torch::TensorOptions(torch::kDouble).device(device);
     train_ = rows.slice(0, held_out).to(options);
     held_out_ = held_out > 0 ? rows.slice(0, 0, held_out).to(options) : train_;
   }

@@ -26,9 +26,12 @@ double kernel_sum(const torch::Tensor& a, const torch::Tensor& b, double median)
 }
 constexpr double kKernelOfEqual = 5;
 
+// The mean where more than half of the pairs are equal.
 double median_distance(const torch::Tensor& points) {
   constexpr int64_t kMost = 4000;  // 64 MB of distances
-  return torch::pdist(points.narrow(0, 0, std::min(kMost, points.size(0)))).median().item<double>();
+  const auto distances = torch::pdist(points.narrow(0, 0, std::min(kMost, points.size(0))));
+  const double median = distances.median().item<double>();
+  return median > 0 ? median : distances.mean().item<double>();
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ std::vector<int64_t> RunFolder::checkpoints() const {
     const std::string stem = entry.path().stem().string();
     if (entry.path().extension() != ".safetensors" || stem.rfind(kPrefix, 0) != 0) continue;
     const int64_t iteration = to_int(std::string_view(stem).substr(kPrefix.size()));
-    if (iteration >= 0) found.push_back(iteration);
+    if (iteration >= 0 && entry.path() == checkpoint(iteration)) found.push_back(iteration);
   }
   std::sort(found.begin(), found.end());
   return found;
@@ -82,7 +82,13 @@ Units read_newest_units(const RunFolder& folder) {
     fail("{}: no checkpoint yet; train it first, or wait for the first one", folder.path.string());
   }
   const Checkpoint newest(folder.checkpoint(there.back()));
-  return {newest.tensor("units.shift"), newest.tensor("units.scale")};
+  const Units units{newest.tensor("units.shift"), newest.tensor("units.scale")};
+  if (units.shift.dim() != 1 || units.shift.numel() == 0 ||
+      units.shift.sizes() != units.scale.sizes()) {
+    fail("{}: its units have shapes [{}] and [{}], expected one number a column", newest.path,
+         fmt::join(units.shift.sizes(), ", "), fmt::join(units.scale.sizes(), ", "));
+  }
+  return units;
 }
 
 std::optional<int64_t> load_checkpoint(const RunFolder& folder, const std::string& method,

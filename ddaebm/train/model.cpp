@@ -51,7 +51,7 @@ torch::Device parse_device(const std::string& name) {
 
 Model::Model(Method& method, Units units, torch::TensorOptions options)
     : method_(&method),
-      units_(units.to(options)),
+      units_(units.to(options.dtype(torch::kDouble))),
       options_(options),
       event_(units.shift.sizes().vec()) {}
 
@@ -90,11 +90,15 @@ torch::Tensor Model::log_density(const torch::Tensor& x) {
          fmt::join(event_, ", "));
   }
   const double gain = units_.log_density_gain().item<double>();
+  // In float64 until it is standardised: a column far from zero has few digits left in float32.
+  const auto to_model = [&](const torch::Tensor& rows) {
+    return units_.to_model(rows.to(options_.dtype(torch::kDouble))).to(options_);
+  };
   auto out = torch::empty({x.size(0)}, torch::kDouble);
   for (int64_t from = 0; from < x.size(0); from += kChunk) {
     const auto part = x.slice(0, from, std::min(from + kChunk, x.size(0)));
     out.slice(0, from, from + part.size(0))
-        .copy_(method_->log_density(units_.to_model(part.to(options_))).to(torch::kDouble) + gain);
+        .copy_(method_->log_density(to_model(part)).to(torch::kDouble) + gain);
   }
   return out;
 }

@@ -27,8 +27,9 @@ struct OptimizerConfig {
   double clip = 0.0;
 
   void visit(Fields& f) {
-    f("lr", lr, more_than(0), "Adam's step size");
-    f("generator_lr_scale", generator_lr_scale, more_than(0),
+    const Bounds rate{.low = 0, .high = 1000, .low_is_allowed = false};
+    f("lr", lr, rate, "Adam's step size");
+    f("generator_lr_scale", generator_lr_scale, rate,
       "step size of all players but the first, as a factor");
     f("schedule", schedule, {"constant", "cosine"}, "how the step size falls");
     f("lr_end", lr_end, between(0, 1), "cosine: the last step size as a share of the first");

@@ -16,6 +16,7 @@ struct TrainConfig {
   OptimizerConfig optimizer;
   int64_t log_every = 100;
   int64_t evaluate_every = 10000;
+  int64_t evaluation_samples = 100000;
   int64_t checkpoint_every = 5000;
   int64_t keep = 2;
   double divergence_limit = 1e8;
@@ -27,6 +28,7 @@ struct TrainConfig {
     f("log_every", log_every, at_least(1), "iterations between lines of metrics.jsonl");
     f("evaluate_every", evaluate_every, at_least(0),
       "iterations between evaluations; 0: at the end");
+    f("evaluation_samples", evaluation_samples, at_least(1000), "samples an evaluation draws");
     f("checkpoint_every", checkpoint_every, at_least(1), "iterations between checkpoints");
     f("keep", keep, at_least(1), "how many checkpoints stay");
     f("divergence_limit", divergence_limit, more_than(0),

@@ -21,7 +21,8 @@ using Json = nlohmann::ordered_json;
 // Settings that may change when a run is resumed: they do not touch what is computed.
 bool may_change(const std::string& key) {
   return key == "train.log_every" || key == "train.evaluate_every" ||
-         key == "train.checkpoint_every" || key == "train.keep";
+         key == "train.evaluation_samples" || key == "train.checkpoint_every" ||
+         key == "train.keep" || key == "train.divergence_limit";
 }
 
 void check_same_run(RunSettings& wanted, const RunFolder& folder) {
@@ -48,7 +49,10 @@ void cut_metrics(const RunFolder& folder, int64_t iteration) {
   std::string kept;
   for (std::string line; std::getline(lines, line);) {
     const auto json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (json.is_object() && json.value("iteration", INT64_MAX) <= iteration) kept += line + "\n";
+    // A killed run may have left its last line half written.
+    if (!json.is_object() || !json.contains("iteration")) continue;
+    const auto& of = json["iteration"];
+    if (of.is_number_integer() && of.get<int64_t>() <= iteration) kept += line + "\n";
   }
   write_file(folder.metrics(), kept);
 }
@@ -81,13 +85,14 @@ class Training {
 
   TrainResult run(const std::atomic<int>& stop) {
     const TrainConfig& config = settings_.train;
-    const Units model_units = units_.to(tensors_);
+    // In float64: a column far from zero has few digits left in float32.
+    const Units exact = units_.to(tensors_.dtype(torch::kDouble));
     std::vector<torch::Tensor> changed = {losses_};
     for (const auto& [name, tensor] : optimizer_->state()) changed.push_back(tensor);
     random_.restart(Random::kTraining, 0);
     RepeatedStep step(
         [&] {
-          const auto x0 = model_units.to_model(source_->draw(config.batch, random_));
+          const auto x0 = exact.to_model(source_->draw(config.batch, random_)).to(tensors_);
           losses_.copy_(method_->step(
               x0, progress_, random_,
               [&](size_t player, const torch::Tensor& loss) { optimizer_->update(player, loss); }));
@@ -105,16 +110,22 @@ class Training {
       ++next_;
 
       const bool last = next_ == config.iterations;
-      const bool save = last || next_ % config.checkpoint_every == 0 || stop != 0;
-      if (last || save || pending_ == config.log_every) log();
+      // Read once: a signal during the evaluation below is obeyed one iteration later.
+      const bool stopping = stop != 0;
+      const bool save = last || stopping || next_ % config.checkpoint_every == 0;
+      const bool evaluation =
+          last || (config.evaluate_every > 0 && next_ % config.evaluate_every == 0);
+      if (save || evaluation || next_ % config.log_every == 0) log();
       if (!options_.quiet) bar.update(next_, note_);
-      if (last || (config.evaluate_every > 0 && next_ % config.evaluate_every == 0)) evaluate_now();
+      if (save || evaluation) check_state();
+      if (evaluation) evaluate_now();
       if (save) {
         save_checkpoint(folder_, next_, settings_.method, optimizer_->state(), units_, config.keep);
         write_report(folder_.path);
       }
-      if (stop != 0 && !last) return {false, numbers_};
+      if (stopping && !last) return {false, numbers_};
     }
+    write_report(folder_.path);
     return {true, numbers_};
   }
 
@@ -125,6 +136,9 @@ class Training {
     if (there && !options_.resume) {
       fail("{} holds a run already; continue it with --resume, or choose another --out",
            folder_.path.string());
+    }
+    if (!there && fs::is_directory(folder_.path) && !folder_.checkpoints().empty()) {
+      fail("{} holds checkpoints but no config.toml; choose another --out", folder_.path.string());
     }
     std::error_code error;
     fs::create_directories(folder_.path, error);
@@ -147,17 +161,12 @@ class Training {
       for (int64_t k = 0; k < values.size(1); ++k) {
         const double value = cell[i][k];
         if (std::isfinite(value) && std::abs(value) < settings_.train.divergence_limit) continue;
-        const auto checkpoints = folder_.checkpoints();
-        fail(
-            "iteration {}: loss '{}' is {}{}; lower train.lr, raise game.gamma or set train.clip. "
-            "{}",
-            next_ - pending_ + i + 1, names[static_cast<size_t>(k)], value,
-            std::isfinite(value) ? fmt::format(", beyond train.divergence_limit = {}",
-                                               settings_.train.divergence_limit)
-                                 : "",
-            checkpoints.empty() ? std::string("There is no checkpoint yet")
-                                : fmt::format("The last checkpoint, {}, is sound",
-                                              folder_.checkpoint(checkpoints.back()).string()));
+        fail_diverged(
+            next_ - pending_ + i + 1,
+            fmt::format("loss '{}' is {}{}", names[static_cast<size_t>(k)], value,
+                        std::isfinite(value) ? fmt::format(", beyond train.divergence_limit = {}",
+                                                           settings_.train.divergence_limit)
+                                             : ""));
       }
     }
     const auto mean = values.mean(0);
@@ -173,10 +182,29 @@ class Training {
     pending_ = 0;
   }
 
+  // The last update may have spoilt what no loss has seen yet.
+  void check_state() const {
+    for (const auto& [name, tensor] : optimizer_->state()) {
+      if (!tensor.isfinite().all().item<bool>()) {
+        fail_diverged(next_, fmt::format("tensor '{}' is not finite", name));
+      }
+    }
+  }
+
+  [[noreturn]] void fail_diverged(int64_t iteration, const std::string& what) const {
+    const auto checkpoints = folder_.checkpoints();
+    fail("iteration {}: {}; lower train.lr, raise game.gamma or set train.clip. {}", iteration,
+         what,
+         checkpoints.empty() ? std::string("There is no checkpoint yet")
+                             : fmt::format("The last checkpoint is from before, {}",
+                                           folder_.checkpoint(checkpoints.back()).string()));
+  }
+
   void evaluate_now() {
     const Optimizer::UseAverages averages(*optimizer_);
     Model model(*method_, units_, tensors_);
-    const Evaluation result = evaluate(model, *source_, static_cast<uint64_t>(settings_.seed));
+    const Evaluation result = evaluate(model, *source_, static_cast<uint64_t>(settings_.seed),
+                                       settings_.train.evaluation_samples);
     numbers_ = result.numbers;
     Json line;
     line["iteration"] = next_;
