@@ -7,6 +7,7 @@
 #include <torch/cuda.h>
 
 #include "ddaebm/data/source.h"
+#include "ddaebm/ops/tuning.h"
 #include "ddaebm/train/graph.h"
 #include "ddaebm/train/model.h"
 #include "ddaebm/train/settings.h"
@@ -20,6 +21,7 @@ torch::Device device() {
 }
 
 void toy_step(benchmark::State& state) {
+  ops::tune_process();
   const auto options = torch::TensorOptions(torch::kFloat).device(device());
   const RunSettings settings(ConfigFile::parse("data.name = '25gaussians'", "bench"));
   const auto source = open_data(settings.data, device());

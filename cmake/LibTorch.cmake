@@ -34,10 +34,5 @@ else()
 endif()
 message(STATUS "LibTorch ${Torch_VERSION} in ${Torch_DIR}, CUDA ${DDAEBM_CUDA}")
 
-# Debian's LibTorch takes whatever BLAS is installed. OpenBLAS built on OpenMP shares LibTorch's
-# threads; the build on threads of its own fights them, and a step takes three times as long. The old
-# kind of run path also serves libraries that LibTorch loads.
-if(Torch_DIR MATCHES "^/usr/" AND EXISTS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp)
-  target_link_options(ddaebm_torch INTERFACE
-    "LINKER:--disable-new-dtags,-rpath,/usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp")
-endif()
+# Debian's LibTorch takes whatever BLAS is installed; the reference BLAS is 70 times slower than
+# OpenBLAS. Which threads run is settled by ops::tune_process.

@@ -46,19 +46,7 @@ struct Call {
   const Tensor& t;
 };
 
-// All parameters, in the order of the gradients that `in_order` gives.
-variable_list parameters(const TimeMlpParts& net) {
-  variable_list all;
-  for (const auto* part : {&net.x_branch, &net.t_branch, &net.trunk}) {
-    for (const Dense& dense : *part) {
-      all.insert(all.end(), {dense.weight, dense.bias});
-      if (dense.slope.defined()) all.push_back(dense.slope);
-      if (dense.norm.scale.defined()) all.insert(all.end(), {dense.norm.scale, dense.norm.shift});
-    }
-  }
-  return all;
-}
-
+// The gradients in the order of `parameters`.
 variable_list in_order(const Passes& passes, const std::vector<Gradients>& time,
                        const std::vector<Gradients>& main) {
   variable_list all;
@@ -274,6 +262,18 @@ bool has_norm(const TimeMlpParts& net) {
 }
 
 }  // namespace
+
+std::vector<Tensor> parameters(const TimeMlpParts& net) {
+  std::vector<Tensor> all;
+  for (const auto* part : {&net.x_branch, &net.t_branch, &net.trunk}) {
+    for (const Dense& dense : *part) {
+      all.insert(all.end(), {dense.weight, dense.bias});
+      if (dense.slope.defined()) all.push_back(dense.slope);
+      if (dense.norm.scale.defined()) all.insert(all.end(), {dense.norm.scale, dense.norm.shift});
+    }
+  }
+  return all;
+}
 
 Tensor time_mlp(const TimeMlpParts& net, const Tensor& x, const Tensor& t, bool training) {
   if (has_norm(net) && (net.norm_after_prelu || !training)) {

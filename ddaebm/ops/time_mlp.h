@@ -20,13 +20,15 @@ struct Dense {
   BatchNorm norm;              // scale undefined: none
 };
 
-// trunk([x_branch(x), t_branch(embeddings[t])] for x [N, D] and t [N] int64. Times are few, so what
-// depends on t alone is done once a time, not once a row. The time branch has no norm.
+// trunk([x_branch(x), t_branch(embeddings[t])]) for x [N, D] and t [N] int64. Times are few, so
+// what depends on t alone is done once a time, not once a row. The time branch has no norm.
 struct TimeMlpParts {
   std::vector<Dense> x_branch, t_branch, trunk;
   torch::Tensor embeddings;  // [T, width]
   bool norm_after_prelu = false;
 };
+
+std::vector<torch::Tensor> parameters(const TimeMlpParts& net);
 
 // -> [N, out]. In training a norm uses the statistics of the batch and moves the running ones. Once
 // differentiable, in x and the parameters.
