@@ -14,10 +14,12 @@ constexpr int64_t kMmdPoints = 4000;
 constexpr int64_t kScatterPoints = 10000;
 constexpr int64_t kPanel = 400;  // pixels
 
-// In the model's units, where data lies around the origin with a deviation near one.
+// In the model's units, over a square around the origin that holds nearly all data.
 torch::Tensor picture_of(Model& model, const Units& units, const torch::Tensor& data,
                          const torch::Tensor& samples) {
-  const Window window;
+  const auto distance = std::get<0>(units.to_model(data).abs().amax(1).sort());
+  const double reach = 1.15 * distance[(distance.size(0) - 1) * 999 / 1000].item<double>();
+  const Window window{-reach, reach};
   const Grid grid{200, window.low, window.high};
   const auto log_p = grid_log_probabilities(
       [&](const torch::Tensor& x) { return model.log_density(units.to_data(x)); }, grid,
