@@ -203,9 +203,10 @@ if __name__ == "__main__":
     parser.add_argument("--golden", help="a toy_step file; its largest relative error is printed")
     parser.add_argument("--batch", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=10)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, help="of PyTorch; its own choice if left out")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
     if arguments.golden:
         error = check_golden(arguments.golden)
         print(f"golden {error:.1e}")
