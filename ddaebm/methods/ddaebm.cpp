@@ -99,7 +99,7 @@ Iteration Ddaebm::play(const torch::Tensor& x0, const torch::Tensor& progress, c
   Iteration it;
   it.x_t = at.diffuse(x0, noise.eps_t);
   it.x_next = at.advance(it.x_t, noise.eps_next);
-  // p_phi(x_t | x_{t+1}), eq. 11: the same draw serves both updates.
+  // p_phi(x_t | x_{t+1}), eq. 9: the same draw serves both updates.
   it.x0_guess = nets_.generator->forward(it.x_next, noise.z, noise.t);
   it.fake = at.posterior_sample(it.x0_guess, it.x_next, noise.eps_fake, game_.noise_at_t0);
   update_energy(it, at, noise, progress, update);
@@ -107,7 +107,7 @@ Iteration Ddaebm::play(const torch::Tensor& x0, const torch::Tensor& progress, c
   return it;
 }
 
-// Maximisation in E, eq. 24, with the gradient penalty, eq. 25.
+// Maximisation in E, eq. 22, with the gradient penalty, eq. 23.
 void Ddaebm::update_energy(Iteration& it, const Steps& at, const Noise& noise,
                            const torch::Tensor& progress, const Update& update) {
   const auto& t = noise.t;
@@ -149,7 +149,7 @@ void Ddaebm::update_energy(Iteration& it, const Steps& at, const Noise& noise,
   update(kEnergy, it.energy_loss);
 }
 
-// Minimisation in p_phi and q_psi: the bounds of L1, eq. 19, and L2, eq. 21.
+// Minimisation in p_phi and q_psi: the bounds of L1, eq. 17, and L2, eq. 19.
 void Ddaebm::update_generator(Iteration& it, const Steps& at, const Noise& noise,
                               const Update& update) {
   const auto zero = torch::zeros({}, options_);
