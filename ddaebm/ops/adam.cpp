@@ -5,29 +5,31 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 
+#include "ddaebm/ops/vectorise.h"
+
 namespace ddaebm::ops {
 namespace {
 
 // One pass over memory instead of ten.
 template <class T>
-void adam_cpu(T* __restrict p, const T* __restrict g, T* __restrict m, T* __restrict v,
-              T* __restrict average, const T* dials, const AdamConstants& c, int64_t n) {
-  const T rate = dials[0];
-  const T correction = dials[1];
-  const T b1 = static_cast<T>(c.beta1);
-  const T b2 = static_cast<T>(c.beta2);
-  const T one_minus_b1 = static_cast<T>(1.0 - c.beta1);
-  const T one_minus_b2 = static_cast<T>(1.0 - c.beta2);
-  const T eps = static_cast<T>(c.eps);
-  const T keep = static_cast<T>(c.average_decay);
-  const T take = static_cast<T>(1.0 - c.average_decay);
+DDAEBM_VECTORISE void adam_pass(int64_t n, T rate, T correction, T b1, T b2, T eps, T keep,
+                                const T* __restrict g, T* __restrict m, T* __restrict v,
+                                T* __restrict p, T* __restrict average) {
+  for (int64_t i = 0; i < n; ++i) {
+    m[i] = b1 * m[i] + (1 - b1) * g[i];
+    v[i] = b2 * v[i] + (1 - b2) * g[i] * g[i];
+    p[i] -= rate * m[i] / (std::sqrt(v[i]) * correction + eps);
+    average[i] = keep * average[i] + (1 - keep) * p[i];
+  }
+}
+
+template <class T>
+void adam_cpu(T* p, const T* g, T* m, T* v, T* average, const T* dials, const AdamConstants& c,
+              int64_t n) {
   at::parallel_for(0, n, 32768, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      m[i] = b1 * m[i] + one_minus_b1 * g[i];
-      v[i] = b2 * v[i] + one_minus_b2 * g[i] * g[i];
-      p[i] -= rate * m[i] / (std::sqrt(v[i]) * correction + eps);
-      average[i] = keep * average[i] + take * p[i];
-    }
+    adam_pass(end - begin, dials[0], dials[1], static_cast<T>(c.beta1), static_cast<T>(c.beta2),
+              static_cast<T>(c.eps), static_cast<T>(c.average_decay), g + begin, m + begin,
+              v + begin, p + begin, average + begin);
   });
 }
 

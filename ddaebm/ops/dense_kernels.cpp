@@ -8,6 +8,8 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 
+#include "ddaebm/ops/vectorise.h"
+
 namespace ddaebm::ops::kernels {
 namespace {
 
@@ -27,8 +29,8 @@ inline T prelu(T h, T slope) {
 }
 
 template <class T>
-void add_bias_prelu(int64_t n, const T* __restrict bias, T slope, T* __restrict h,
-                    T* __restrict y) {
+DDAEBM_VECTORISE void add_bias_prelu(int64_t n, const T* __restrict bias, T slope, T* __restrict h,
+                                     T* __restrict y) {
   for (int64_t j = 0; j < n; ++j) {
     h[j] += bias[j];
     y[j] = prelu(h[j], slope);
@@ -36,8 +38,8 @@ void add_bias_prelu(int64_t n, const T* __restrict bias, T slope, T* __restrict 
 }
 
 template <class T>
-void times_prelu_slope(int64_t n, const T* __restrict g, const T* __restrict h, T slope,
-                       T* __restrict out) {
+DDAEBM_VECTORISE void times_prelu_slope(int64_t n, const T* __restrict g, const T* __restrict h,
+                                        T slope, T* __restrict out) {
   for (int64_t j = 0; j < n; ++j) {
     const T below = g[j] * slope;
     out[j] = h[j] > 0 ? g[j] : below;
@@ -45,8 +47,9 @@ void times_prelu_slope(int64_t n, const T* __restrict g, const T* __restrict h, 
 }
 
 template <class T>
-void prelu_backward_row(int64_t n, const T* __restrict g, const T* __restrict h, T slope,
-                        T* __restrict g_table, T* __restrict g_slope, T* __restrict out) {
+DDAEBM_VECTORISE void prelu_backward_row(int64_t n, const T* __restrict g, const T* __restrict h,
+                                         T slope, T* __restrict g_table, T* __restrict g_slope,
+                                         T* __restrict out) {
   for (int64_t j = 0; j < n; ++j) {
     const T below = g[j] * slope;
     const T gh = h[j] > 0 ? g[j] : below;
@@ -57,9 +60,10 @@ void prelu_backward_row(int64_t n, const T* __restrict g, const T* __restrict h,
 }
 
 template <class T>
-void prelu_tangent_row(int64_t n, T weight, const T* __restrict bias, const T* __restrict h,
-                       const T* __restrict dy, T slope, T* __restrict g_table,
-                       T* __restrict g_slope, T* __restrict u) {
+DDAEBM_VECTORISE void prelu_tangent_row(int64_t n, T weight, const T* __restrict bias,
+                                        const T* __restrict h, const T* __restrict dy, T slope,
+                                        T* __restrict g_table, T* __restrict g_slope,
+                                        T* __restrict u) {
   for (int64_t j = 0; j < n; ++j) {
     const T v = u[j] + weight * bias[j];
     const T factor = h[j] > 0 ? T(1) : slope;
@@ -71,8 +75,9 @@ void prelu_tangent_row(int64_t n, T weight, const T* __restrict bias, const T* _
 }
 
 template <class T>
-void linear_tangent_row(int64_t n, T weight, const T* __restrict bias, const T* __restrict dy,
-                        T* __restrict g_table, T* __restrict u) {
+DDAEBM_VECTORISE void linear_tangent_row(int64_t n, T weight, const T* __restrict bias,
+                                         const T* __restrict dy, T* __restrict g_table,
+                                         T* __restrict u) {
   for (int64_t j = 0; j < n; ++j) {
     u[j] += weight * bias[j];
     g_table[j] += weight * dy[j];
@@ -80,13 +85,13 @@ void linear_tangent_row(int64_t n, T weight, const T* __restrict bias, const T* 
 }
 
 template <class T>
-void add_row(int64_t n, const T* __restrict g, T* __restrict sums) {
+DDAEBM_VECTORISE void add_row(int64_t n, const T* __restrict g, T* __restrict sums) {
   for (int64_t j = 0; j < n; ++j) sums[j] += g[j];
 }
 
 template <class T>
-void add_square_centred(int64_t n, const T* __restrict mean, T* __restrict h,
-                        T* __restrict squares) {
+DDAEBM_VECTORISE void add_square_centred(int64_t n, const T* __restrict mean, T* __restrict h,
+                                         T* __restrict squares) {
   for (int64_t j = 0; j < n; ++j) {
     h[j] -= mean[j];
     squares[j] += h[j] * h[j];
@@ -94,8 +99,9 @@ void add_square_centred(int64_t n, const T* __restrict mean, T* __restrict h,
 }
 
 template <class T>
-void scale_prelu(int64_t n, const T* __restrict inverse, const T* __restrict scale,
-                 const T* __restrict shift, T slope, T* __restrict h, T* __restrict y) {
+DDAEBM_VECTORISE void scale_prelu(int64_t n, const T* __restrict inverse, const T* __restrict scale,
+                                  const T* __restrict shift, T slope, T* __restrict h,
+                                  T* __restrict y) {
   for (int64_t j = 0; j < n; ++j) {
     h[j] *= inverse[j];
     y[j] = prelu(h[j] * scale[j] + shift[j], slope);
@@ -103,10 +109,10 @@ void scale_prelu(int64_t n, const T* __restrict inverse, const T* __restrict sca
 }
 
 template <class T>
-void norm_backward_sums(int64_t n, const T* __restrict g, const T* __restrict h,
-                        const T* __restrict scale, const T* __restrict shift, T slope,
-                        T* __restrict g_slope, T* __restrict g_scale, T* __restrict g_shift,
-                        T* __restrict out) {
+DDAEBM_VECTORISE void norm_backward_sums(int64_t n, const T* __restrict g, const T* __restrict h,
+                                         const T* __restrict scale, const T* __restrict shift,
+                                         T slope, T* __restrict g_slope, T* __restrict g_scale,
+                                         T* __restrict g_shift, T* __restrict out) {
   for (int64_t j = 0; j < n; ++j) {
     const T u = h[j] * scale[j] + shift[j];
     const T below = g[j] * slope;
@@ -119,9 +125,9 @@ void norm_backward_sums(int64_t n, const T* __restrict g, const T* __restrict h,
 }
 
 template <class T>
-void norm_backward_input(int64_t n, const T* __restrict h, const T* __restrict factor,
-                         const T* __restrict g_scale, const T* __restrict g_shift, T share,
-                         T* __restrict out) {
+DDAEBM_VECTORISE void norm_backward_input(int64_t n, const T* __restrict h,
+                                          const T* __restrict factor, const T* __restrict g_scale,
+                                          const T* __restrict g_shift, T share, T* __restrict out) {
   for (int64_t j = 0; j < n; ++j) {
     out[j] = (out[j] - share * (g_shift[j] + h[j] * g_scale[j])) * factor[j];
   }
