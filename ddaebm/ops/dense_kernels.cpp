@@ -156,6 +156,16 @@ torch::Tensor one_hot(const torch::Tensor& rows, int64_t count, const torch::Ten
   return rows.eq(torch::arange(count, rows.options()).unsqueeze(1)).to(like.scalar_type());
 }
 
+// g prelu'(h) in two operations.
+torch::Tensor bend(const torch::Tensor& g, const torch::Tensor& h, const torch::Tensor& slope) {
+  return at::lerp(at::threshold_backward(g, h, 0), g, slope);
+}
+
+// [1]
+torch::Tensor inner_product(const torch::Tensor& a, const torch::Tensor& b) {
+  return at::dot(a.reshape({-1}), b.reshape({-1})).reshape({1});
+}
+
 torch::Tensor bias_of(const torch::Tensor& table, const torch::Tensor& rows) {
   return rows.defined() ? table.index_select(0, rows) : table;
 }
@@ -170,7 +180,7 @@ torch::Tensor bias_prelu(torch::Tensor& h, const torch::Tensor& table, const tor
                          const torch::Tensor& slope) {
   if (!h.is_cpu()) {
     h.add_(bias_of(table, rows));
-    return torch::where(h > 0, h, h * slope);
+    return at::prelu(h, slope);
   }
   auto y = torch::empty_like(h);
   AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "bias_prelu", [&] {
@@ -192,7 +202,7 @@ torch::Tensor bias_prelu(torch::Tensor& h, const torch::Tensor& table, const tor
 
 torch::Tensor prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,
                              const torch::Tensor& slope) {
-  if (!h.is_cpu()) return torch::where(h > 0, gy, gy * slope);
+  if (!h.is_cpu()) return bend(gy, h, slope);
   auto gh = torch::empty_like(h);
   AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "prelu_backward", [&] {
     const scalar_t a = *slope.data_ptr<scalar_t>();
@@ -210,8 +220,8 @@ PreluGradients bias_prelu_backward(const torch::Tensor& gy, const torch::Tensor&
                                    const torch::Tensor& slope, const torch::Tensor& rows,
                                    int64_t table_rows) {
   if (!h.is_cpu()) {
-    const auto gh = torch::where(h > 0, gy, gy * slope);
-    return {gh, sum_rows(gh, rows, table_rows), (gy * h.clamp_max(0)).sum().reshape({1})};
+    const auto gh = bend(gy, h, slope);
+    return {gh, sum_rows(gh, rows, table_rows), inner_product(gy, h.clamp_max(0))};
   }
   const int64_t n = h.size(0);
   const int64_t c = h.size(1);
@@ -246,11 +256,11 @@ PreluGradients bias_prelu_tangent(torch::Tensor& u, const torch::Tensor& weight,
     const auto w = weight.unsqueeze(1);
     u.addcmul_(bias_of(table, rows), w);
     if (!bent) return {u, sum_rows(dy * w, rows, table.size(0)), {}};
-    const auto above = h > 0;
-    const auto g_slope = torch::where(above, torch::zeros_like(u), dy * u).sum().reshape({1});
-    const auto factor = torch::where(above, torch::ones_like(slope), slope);
-    u.mul_(factor);
-    return {u, sum_rows(dy * factor * w, rows, table.size(0)), g_slope};
+    const auto dy_above = at::threshold_backward(dy, h, 0);
+    const auto g_slope = inner_product(dy - dy_above, u);
+    const auto dh = at::lerp(dy_above, dy, slope);
+    u = bend(u, h, slope);
+    return {u, sum_rows(dh * w, rows, table.size(0)), g_slope};
   }
   const int64_t n = u.size(0);
   const int64_t c = u.size(1);
@@ -313,15 +323,10 @@ std::pair<torch::Tensor, torch::Tensor> bias_norm_prelu(
   const double unbiased = static_cast<double>(n) / static_cast<double>(std::max<int64_t>(n - 1, 1));
   if (!h.is_cpu()) {
     h.add_(bias_of(table, rows));
-    const auto mean = h.mean(0);
-    h.sub_(mean);
-    const auto variance = h.square().mean(0);
-    const auto inverse = torch::rsqrt(variance + eps);
-    h.mul_(inverse);
-    running_mean.mul_(1.0 - momentum).add_(mean, momentum);
-    running_variance.mul_(1.0 - momentum).add_(variance, momentum * unbiased);
-    const auto y = torch::addcmul(shift, h, scale);
-    return {torch::where(y > 0, y, y * slope), inverse};
+    auto [normalised, mean, inverse] = at::native_batch_norm(
+        h, {}, {}, running_mean, running_variance, /*training=*/true, momentum, eps);
+    h = normalised;
+    return {at::prelu(torch::addcmul(shift, h, scale), slope), inverse};
   }
   auto y = torch::empty_like(h);
   auto inverse = torch::empty_like(scale);
@@ -376,11 +381,12 @@ NormPreluGradients norm_prelu_backward(const torch::Tensor& gy, const torch::Ten
   const double share = 1.0 / static_cast<double>(n);
   if (!normalised.is_cpu()) {
     const auto u = torch::addcmul(shift, normalised, scale);
-    const auto gu = torch::where(u > 0, gy, gy * slope);
-    const auto g_shift = gu.sum(0);
-    const auto g_scale = (gu * normalised).sum(0);
-    return {(gu - share * g_shift - normalised * (share * g_scale)) * (scale * inverse_deviation),
-            g_scale, g_shift, (gy * u.clamp_max(0)).sum().reshape({1})};
+    // The input was normalised already, so that its mean is 0 and its deviation 1 here.
+    const auto zeros = torch::zeros_like(inverse_deviation);
+    const auto [gh, g_scale, g_shift] = at::native_batch_norm_backward(
+        bend(gy, u, slope), normalised, scale, {}, {}, zeros, torch::ones_like(zeros),
+        /*train=*/true, /*eps=*/0.0, {true, true, true});
+    return {gh * inverse_deviation, g_scale, g_shift, inner_product(gy, u.clamp_max(0))};
   }
   NormPreluGradients out{torch::empty_like(normalised), torch::zeros_like(scale),
                          torch::zeros_like(scale), torch::zeros({1}, scale.options())};
