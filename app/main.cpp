@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <string_view>
 
 #include "app/commands.h"
 
@@ -23,7 +24,8 @@ int complain(std::string message, int exit_code) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  ddaebm::ops::tune_process();
+  const bool trains = argc > 1 && std::string_view(argv[1]) == "train";
+  ddaebm::ops::tune_process(trains ? argv : nullptr);
   CLI::App app(
       "Trains, samples and scores diffusion adversarial energy-based models.\n"
       "Example: ddaebm train 25gaussians && ddaebm sample runs/25gaussians -n 1000 -o points.csv");

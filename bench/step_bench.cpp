@@ -21,7 +21,6 @@ torch::Device device() {
 }
 
 void toy_step(benchmark::State& state) {
-  ops::tune_process();
   const auto options = torch::TensorOptions(torch::kFloat).device(device());
   const RunSettings settings(ConfigFile::parse("data.name = '25gaussians'", "bench"));
   const auto source = open_data(settings.data, device());
@@ -52,3 +51,9 @@ BENCHMARK(toy_step)->Arg(200)->Arg(1000)->Unit(benchmark::kMillisecond)->UseReal
 
 }  // namespace
 }  // namespace ddaebm
+
+int main(int argc, char** argv) {
+  ddaebm::ops::tune_process(argv);
+  benchmark::Initialize(&argc, argv);
+  benchmark::RunSpecifiedBenchmarks();
+}

@@ -9,6 +9,10 @@ namespace ddaebm::ops::kernels {
 // where `rows` is undefined. On a CPU each is one pass over memory, the columns shared out among
 // the threads, so that sums do not depend on how many there are.
 
+// a b, [M, K] [K, C] -> [M, C]. On a CPU the rows are shared out among LibTorch's threads, each of
+// which runs a product of its own: a library that shares one product out waits within it.
+torch::Tensor product(const torch::Tensor& a, const torch::Tensor& b);
+
 // h += bias.
 void add_bias(torch::Tensor& h, const torch::Tensor& table, const torch::Tensor& rows);
 

@@ -78,7 +78,7 @@ Layer layer(const Dense& dense) {
 Tensor forward_pass(std::vector<Layer>& chain, Tensor x) {
   for (Layer& l : chain) {
     l.x = x;
-    auto h = x.mm(l.weight.t());
+    auto h = kernels::product(x, l.weight.t());
     if (l.norm.scale.defined()) {
       std::tie(x, l.inverse) = kernels::bias_norm_prelu(
           h, l.table, l.rows, l.norm.scale, l.norm.shift, l.norm.running_mean,
@@ -144,10 +144,10 @@ Tensor backward_pass(const std::vector<Layer>& chain, Tensor g, bool input_wante
       found.slope = all.slope;
     }
     if (gradients != nullptr) {
-      found.weight = g.t().mm(l.x);
+      found.weight = kernels::product(g.t(), l.x);
       (*gradients)[i] = found;
     }
-    if (i > 0 || input_wanted) g = g.mm(l.weight);
+    if (i > 0 || input_wanted) g = kernels::product(g, l.weight);
   }
   return g;
 }
@@ -226,7 +226,7 @@ struct EvaluateWithGradient : Function<EvaluateWithGradient> {
       Layer& l = passes->main[i];
       l.dy = g;
       l.dh = l.slope.defined() ? kernels::prelu_backward(g, l.h, l.slope) : g;
-      g = l.dh.mm(l.weight);
+      g = kernels::product(l.dh, l.weight);
     }
     ctx->save_for_backward({x, g});
     ctx->saved_data["parameters"] = static_cast<int64_t>(parameters.size());
@@ -245,8 +245,8 @@ struct EvaluateWithGradient : Function<EvaluateWithGradient> {
     auto s = torch::addcmul(given[1], ge.unsqueeze(1), saved[0]);
     for (const Layer& l : passes.main) {
       Gradients found;
-      found.weight = l.dh.t().mm(s);
-      s = s.mm(l.weight.t());
+      found.weight = kernels::product(l.dh.t(), s);
+      s = kernels::product(s, l.weight.t());
       auto all = kernels::bias_prelu_tangent(s, ge, l.table, l.rows, l.h, l.slope, l.dy);
       found.table = all.table;
       found.slope = all.slope;
