@@ -51,8 +51,8 @@ struct Schedule {
   std::vector<double> posterior_variance;
   std::vector<double> posterior_log_variance;  // of the floored variance
 
-  // The paper's lambda, eq. 21, over times t'(0..T): w t'^{log_{1/2}(w_mid / w)}. The pair (x_t, x_{t+1})
-  // uses entry t + 1.
+  // The paper's lambda, eq. 21, over times t'(0..T): w t'^{log_{1/2}(w_mid / w)}. The pair (x_t,
+  // x_{t+1}) uses entry t + 1.
   std::vector<double> importance(double w, double w_mid) const;
 };
 

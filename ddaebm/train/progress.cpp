@@ -1,5 +1,6 @@
 #include "ddaebm/train/progress.h"
 
+#include <cmath>
 #include <cstdio>
 
 #include <unistd.h>
@@ -9,7 +10,7 @@
 namespace ddaebm {
 
 std::string clock_text(double seconds) {
-  const auto s = static_cast<int64_t>(seconds + 0.5);
+  const int64_t s = std::lround(seconds);
   return s >= 3600 ? fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
                    : fmt::format("{}:{:02}", s / 60, s % 60);
 }
@@ -48,7 +49,7 @@ void Progress::update(int64_t done, const std::string& note) {
 }
 
 void Progress::finish() {
-  if (open_) fmt::print(stderr, "\n");
+  if (open_) std::fputc('\n', stderr);
   open_ = false;
 }
 
