@@ -6,7 +6,6 @@
 
 #include "app/commands.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include "ddaebm/error.h"
