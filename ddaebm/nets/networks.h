@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
+#include "ddaebm/nets/image_config.h"
 #include "ddaebm/nets/mlp.h"
 
 namespace ddaebm {
@@ -42,5 +43,11 @@ struct Networks {
 
 // The networks of the paper's toy table, for vectors of any dimension: x [N, dimension].
 Networks make_vector_networks(int64_t dimension, int64_t steps, const MlpConfig& config);
+
+// Those of its appendix for images x [N, channels, size, size].
+struct ImageShape {
+  int64_t channels, size;
+};
+Networks make_image_networks(const ImageShape& image, int64_t steps, const ImageNetConfig& config);
 
 }  // namespace ddaebm

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
+
+#include "ddaebm/ops/conv.h"
+#include "ddaebm/ops/resample.h"
+
+namespace ddaebm {
+
+// The layers of the image networks. Images x are [N, C, H, W]; parameters stay in the type that
+// their owner keeps them in and are cast to the images' where they meet.
+
+// How a layer's weights begin: uniform with variance scale / mean of fan in and fan out, biases
+// zero, as in Score SDE and DDGAN; or LibTorch's own, uniform within 1 / sqrt(fan in).
+struct Init {
+  enum Kind { fan_average, libtorch } kind = fan_average;
+  double scale = 1.0;  // 0: as good as zero
+};
+
+struct LinearImpl : torch::nn::Module {
+  LinearImpl(int64_t in, int64_t out);
+  torch::Tensor forward(const torch::Tensor& x);  // [N, in] -> [N, out]
+  torch::Tensor weight, bias;
+};
+TORCH_MODULE(Linear);
+
+struct ConvImpl : torch::nn::Module {
+  ConvImpl(int64_t in, int64_t out, int64_t kernel, ops::ConvShape shape, Init init = {},
+           bool with_bias = true);
+  torch::Tensor forward(const torch::Tensor& x);
+  torch::Tensor weight, bias;
+
+ private:
+  ops::ConvShape shape_;
+};
+TORCH_MODULE(Conv);
+
+// Group norm with min(C / 4, 32) groups, followed by SiLU where asked for. With a latent width,
+// scale and shift are linear in the latent's map.
+struct Norm2dImpl : torch::nn::Module {
+  Norm2dImpl(int64_t channels, int64_t latent_width, bool silu);
+  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& latent = {});
+  torch::Tensor scale, shift;  // [C]; undefined with a latent
+  Linear style{nullptr};       // [N, latent width] -> scales and shifts
+
+ private:
+  int64_t groups_;
+  bool silu_;
+};
+TORCH_MODULE(Norm2d);
+
+enum class Resize { none, halve, twice };
+
+// BigGAN's residual block: norm, resize, convolution, time as a bias, norm, dropout, convolution;
+// the sum with the (resized) input over sqrt 2.
+struct ResidualBlockImpl : torch::nn::Module {
+  struct Options {
+    int64_t in, out, time_width, latent_width;
+    double dropout;
+    ops::Filter filter;
+    Resize resize = Resize::none;
+  };
+  explicit ResidualBlockImpl(const Options& options);
+  // `time` is silu of the time's embedding, [N, time width].
+  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& time,
+                        const torch::Tensor& latent);
+
+ private:
+  torch::Tensor resized(const torch::Tensor& x) const;
+  Options options_;
+  Norm2d norm0_{nullptr}, norm1_{nullptr};
+  Conv conv0_{nullptr}, conv1_{nullptr}, skip_{nullptr};
+  Linear time_{nullptr};
+};
+TORCH_MODULE(ResidualBlock);
+
+// One head of attention over all pixels, added to its input over sqrt 2.
+struct AttentionImpl : torch::nn::Module {
+  explicit AttentionImpl(int64_t channels);
+  torch::Tensor forward(const torch::Tensor& x);
+
+ private:
+  Norm2d norm_{nullptr};
+  torch::Tensor query_weight_, query_bias_, key_weight_, key_bias_;  // [C in, C out], [C]
+  torch::Tensor value_weight_, value_bias_, out_weight_, out_bias_;
+};
+TORCH_MODULE(Attention);
+
+// The input pyramid's way down one size: a 3x3 convolution of stride 2, smoothed before with FIR.
+struct PyramidStepImpl : torch::nn::Module {
+  PyramidStepImpl(int64_t in, int64_t out, ops::Filter filter);
+  torch::Tensor forward(const torch::Tensor& x);
+
+ private:
+  ops::Filter filter_;
+  Conv conv_{nullptr};
+};
+TORCH_MODULE(PyramidStep);
+
+// z / root mean square of its entries, row by row.
+torch::Tensor pixel_norm(const torch::Tensor& z);
+
+}  // namespace ddaebm

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
+
+#include "ddaebm/nets/image_config.h"
+#include "ddaebm/nets/image_layers.h"
+
+namespace ddaebm {
+
+// The U-Net of NCSN++ and DDPM++, one for generator and energy: BigGAN residual blocks with the
+// time as a bias, attention, an input pyramid. With a latent width its norms adapt to the latent's
+// map [N, latent width], otherwise they have scales and shifts of their own.
+// x [N, C, S, S], t [N] -> [N, C, S, S].
+struct UNetImpl : torch::nn::Module {
+  UNetImpl(int64_t image_channels, int64_t size, int64_t steps, int64_t blocks,
+           int64_t latent_width, const ImageNetConfig& config);
+  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& t,
+                        const torch::Tensor& latent = {});
+
+ private:
+  bool attends(int64_t size) const;
+
+  ImageNetConfig config_;
+  int64_t size_, blocks_;
+  torch::Tensor embeddings_;  // [T, channels]
+  Linear time0_{nullptr}, time1_{nullptr};
+  Conv in_{nullptr};
+  struct Level {
+    std::vector<ResidualBlock> blocks;
+    std::vector<Attention> attention;  // after each block going down, after all going up; or none
+    ResidualBlock resize{nullptr};     // to the next level
+    PyramidStep pyramid{nullptr};
+  };
+  std::vector<Level> down_, up_;  // from full size on; up_[i] stands beside down_[i]
+  ResidualBlock middle0_{nullptr}, middle1_{nullptr};
+  Attention middle_attention_{nullptr};
+  Norm2d out_norm_{nullptr};
+  Conv out_{nullptr};
+};
+TORCH_MODULE(UNet);
+
+}  // namespace ddaebm
