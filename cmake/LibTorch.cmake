@@ -1,11 +1,13 @@
 # Finds LibTorch: where CMAKE_PREFIX_PATH points (a zip, or a wheel's torch folder), else the
 # distribution's package, else the torch of python3 on the PATH. Defines the target ddaebm_torch.
 
-# A LibTorch with CUDA would compile a program to ask which GPU is here; nothing of ours is compiled
-# for one, so any answer does.
+# A LibTorch with CUDA would compile a program to ask which GPU is here; what ours is compiled for is
+# DDAEBM_CUDA_ARCHITECTURES, so any answer does.
 if(NOT DEFINED TORCH_CUDA_ARCH_LIST)
   set(TORCH_CUDA_ARCH_LIST 9.0)
 endif()
+# CMake 3.25 knows no flag of nvcc for C++20; our kernels need none of it.
+set(CMAKE_CUDA_STANDARD 17)
 find_package(Torch QUIET)
 if(NOT Torch_FOUND)
   execute_process(

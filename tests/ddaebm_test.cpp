@@ -496,7 +496,7 @@ TEST(Game, EachLossMovesItsOwnPlayerOnly) {
   Game game;
   std::vector<size_t> order;
   game.method.play(game.x0, torch::zeros({}, kDouble), game.noise,
-                   [&](size_t player, const torch::Tensor& loss) {
+                   [&](size_t player, const torch::Tensor& loss, bool last) {
                      order.push_back(player);
                      if (player == 0) {
                        EXPECT_GT(used_parameters(loss, *game.nets.energy), 0);
@@ -525,9 +525,11 @@ TEST(Game, PlaysInAnyDimensionAndNumberOfSteps) {
       Random random(torch::kCPU, 3);
       for (int64_t i = 0; i < 2; ++i) {
         optimizer.set_iteration(i, 2);
-        const auto losses = game.method.step(
-            game.x0, torch::zeros({}, kDouble), random,
-            [&](size_t player, const torch::Tensor& loss) { optimizer.update(player, loss); });
+        const auto losses =
+            game.method.step(game.x0, torch::zeros({}, kDouble), random,
+                             [&](size_t player, const torch::Tensor& loss, bool last) {
+                               optimizer.update(player, loss, last);
+                             });
         ASSERT_EQ(losses.sizes(),
                   torch::IntArrayRef({static_cast<int64_t>(game.method.loss_names().size())}));
         EXPECT_TRUE(losses.isfinite().all().item<bool>());
@@ -624,9 +626,10 @@ TEST(Game, ScoresDataHigherThanFarPointsAfterShortTraining) {
     random.restart(Random::kTraining, static_cast<uint64_t>(i));
     optimizer.set_iteration(i, 300);
     const auto x0 = data();
-    game.method.step(
-        x0, torch::zeros({}, kDouble), random,
-        [&](size_t player, const torch::Tensor& loss) { optimizer.update(player, loss); });
+    game.method.step(x0, torch::zeros({}, kDouble), random,
+                     [&](size_t player, const torch::Tensor& loss, bool last) {
+                       optimizer.update(player, loss, last);
+                     });
   }
   game.method.module().eval();
   const double near = value(game.method.log_density(data()).mean());

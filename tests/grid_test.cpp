@@ -123,5 +123,11 @@ TEST(Grid, JensenShannonIsSymmetricAndBounded) {
   EXPECT_NEAR(jensen_shannon(vector({1, 0, 0}), vector({0, 0.5, 0.5})), std::log(2.0), 1e-14);
 }
 
+TEST(JensenShannon, IsFiniteForTheSmallestMassThereIs) {
+  const auto p = torch::tensor({5e-324, 1.0, 0.0}, torch::kDouble);
+  const auto q = torch::tensor({0.0, 1.0, 0.0}, torch::kDouble);
+  EXPECT_NEAR(jensen_shannon(p, q), 0.0, 1e-12);
+}
+
 }  // namespace
 }  // namespace ddaebm

@@ -213,11 +213,11 @@ void run_step(const StepCase& c) {
       encoders_guess = c.networks.generator->forward(
           x_next, q.mean + (0.5 * q.log_variance).exp() * noise.eps_encoder, noise.t);
     }
-    const Update update = [&](size_t player, const torch::Tensor& loss) {
+    const Update update = [&](size_t player, const torch::Tensor& loss, bool last) {
       if (step == 0) {
         compare_gradients(c, ours, loss, player == 0 ? "energy." : "generator.|encoder.");
       }
-      optimizer.update(player, loss);
+      optimizer.update(player, loss, last);
     };
     const Iteration it = c.method.play(x0, torch::zeros({}, options), noise, update);
     if (step != 0) continue;

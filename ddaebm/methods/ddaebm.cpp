@@ -1,6 +1,9 @@
 #include "ddaebm/methods/ddaebm.h"
 
+#include <algorithm>
 #include <cmath>
+
+#include <ATen/Context.h>
 
 #include "ddaebm/diffusion/sampler.h"
 #include "ddaebm/error.h"
@@ -93,23 +96,38 @@ Noise Ddaebm::draw(const torch::Tensor& x0, Random& random) const {
   return noise;
 }
 
-Iteration Ddaebm::play(const torch::Tensor& x0, const torch::Tensor& progress, const Noise& noise,
-                       const Update& update) {
-  const Steps at = process_.at(noise.t, x0.dim());
+Noise Noise::slice(int64_t first, int64_t last) const {
+  const auto cut = [&](const torch::Tensor& all) {
+    return all.defined() ? all.slice(0, first, last) : all;
+  };
+  return {cut(t),        cut(eps_t),       cut(eps_next), cut(z),
+          cut(eps_fake), cut(eps_encoder), cut(surround)};
+}
+
+Iteration Ddaebm::begin(const torch::Tensor& x0, const Steps& at, const Noise& noise) {
   Iteration it;
   it.x_t = at.diffuse(x0, noise.eps_t);
   it.x_next = at.advance(it.x_t, noise.eps_next);
   // p_phi(x_t | x_{t+1}), eq. 9: the same draw serves both updates.
   it.x0_guess = nets_.generator->forward(it.x_next, noise.z, noise.t);
   it.fake = at.posterior_sample(it.x0_guess, it.x_next, noise.eps_fake, game_.noise_at_t0);
-  update_energy(it, at, noise, progress, update);
-  update_generator(it, at, noise, update);
+  return it;
+}
+
+Iteration Ddaebm::play(const torch::Tensor& x0, const torch::Tensor& progress, const Noise& noise,
+                       const Update& update) {
+  const Steps at = process_.at(noise.t, x0.dim());
+  Iteration it = begin(x0, at, noise);
+  energy_loss(it, at, noise, progress);
+  update(kEnergy, it.energy_loss, /*last=*/true);
+  generator_loss(it, at, noise);
+  update(kGenerator, it.generator_loss, /*last=*/true);
   return it;
 }
 
 // Maximisation in E, eq. 22, with the gradient penalty, eq. 23.
-void Ddaebm::update_energy(Iteration& it, const Steps& at, const Noise& noise,
-                           const torch::Tensor& progress, const Update& update) {
+void Ddaebm::energy_loss(Iteration& it, const Steps& at, const Noise& noise,
+                         const torch::Tensor& progress) {
   const auto& t = noise.t;
   const auto fake = it.fake.detach();
   // E, and what the penalty holds down: the gradient of E(x, t) + log q(x_{t+1} | x) in x.
@@ -146,12 +164,10 @@ void Ddaebm::update_energy(Iteration& it, const Steps& at, const Noise& noise,
     it.energy_loss = it.energy_loss + game_.energy_l2 * (it.energy_real.square().mean() +
                                                          it.energy_fake.square().mean());
   }
-  update(kEnergy, it.energy_loss);
 }
 
 // Minimisation in p_phi and q_psi: the bounds of L1, eq. 17, and L2, eq. 19.
-void Ddaebm::update_generator(Iteration& it, const Steps& at, const Noise& noise,
-                              const Update& update) {
+void Ddaebm::generator_loss(Iteration& it, const Steps& at, const Noise& noise) {
   const auto zero = torch::zeros({}, options_);
   it.reconstruction_loss = it.kl_loss = it.latent_loss = zero;
 
@@ -184,16 +200,60 @@ void Ddaebm::update_generator(Iteration& it, const Steps& at, const Noise& noise
   it.fake_energy_term = -(energy(it.fake, noise.t, at) + at.log_q(it.x_next, it.fake)).mean();
   it.generator_loss = it.fake_energy_term + it.latent_loss +
                       game_.reverse_weight * (it.kl_loss + it.reconstruction_loss);
-  update(kGenerator, it.generator_loss);
 }
 
-torch::Tensor Ddaebm::step(const torch::Tensor& x0, const torch::Tensor& progress, Random& random,
-                           const Update& update) {
-  const Iteration it = play(x0, progress, draw(x0, random), update);
+torch::Tensor Ddaebm::losses(const Iteration& it) const {
   return torch::stack({it.energy_loss, it.generator_loss, it.penalty, it.energy_real.mean(),
                        it.energy_fake.mean(), it.reconstruction_loss, it.kl_loss, it.latent_loss,
                        it.fake_energy_term})
       .detach();
+}
+
+torch::Tensor Ddaebm::step(const torch::Tensor& x0, const torch::Tensor& progress, Random& random,
+                           const Update& update) {
+  const Noise noise = draw(x0, random);
+  const int64_t n = x0.size(0);
+  if (micro_batch == 0 || micro_batch >= n) return losses(play(x0, progress, noise, update));
+
+  // Part by part: all of the energy's update, then all of the generator's. What the parts share is
+  // the noise; each generates its points twice, which is what the memory saved costs.
+  const auto for_parts = [&](const auto& body) {
+    for (int64_t first = 0; first < n; first += micro_batch) {
+      const int64_t last = std::min(first + micro_batch, n);
+      const Noise part = noise.slice(first, last);
+      body(x0.slice(0, first, last), part, process_.at(part.t, x0.dim()), last == n,
+           static_cast<double>(last - first) / static_cast<double>(n));
+    }
+  };
+  std::vector<Iteration> parts;
+  for_parts([&](const auto& x, const Noise& part, const Steps& at, bool last, double share) {
+    Iteration it;
+    {
+      const torch::NoGradGuard no_grad;
+      it = begin(x, at, part);
+    }
+    energy_loss(it, at, part, progress);
+    update(kEnergy, it.energy_loss * share, last);
+    // The numbers stay, the graph goes.
+    for (auto* tensor : {&it.energy_loss, &it.penalty, &it.energy_real, &it.energy_fake}) {
+      *tensor = tensor->detach();
+    }
+    it.penalty_gradient = torch::Tensor();
+    parts.push_back(it);
+  });
+  auto total = torch::zeros({static_cast<int64_t>(loss_names().size())}, options_);
+  size_t i = 0;
+  for_parts([&](const auto& x, const Noise& part, const Steps& at, bool last, double share) {
+    Iteration& it = parts[i++];
+    const Iteration again = begin(x, at, part);
+    it.x0_guess = again.x0_guess;
+    it.fake = again.fake;
+    generator_loss(it, at, part);
+    update(kGenerator, it.generator_loss * share, last);
+    total = total + losses(it) * share;
+    it = Iteration();
+  });
+  return total;
 }
 
 torch::Tensor Ddaebm::log_density(const torch::Tensor& x) { return log_density(x, 0); }
@@ -204,7 +264,14 @@ torch::Tensor Ddaebm::log_density(const torch::Tensor& x, int64_t t) {
   return energy(x, times, process_.at(times, x.dim()));
 }
 
-torch::Tensor Ddaebm::sample(int64_t n, Random& random) { return sample_path(n, random).back(); }
+torch::Tensor Ddaebm::sample(int64_t n, Random& random) {
+  auto x = sample_path(n, random).back();
+  if (game_.denoise == 0) return x;
+  const torch::AutoGradMode with_gradients(true);
+  const auto t = torch::zeros({n}, options_.dtype(torch::kLong));
+  const auto gradient = energy_and_gradient(x, t, process_.at(t, x.dim())).gradient;
+  return x + game_.denoise * gradient.detach();
+}
 
 std::vector<torch::Tensor> Ddaebm::sample_path(int64_t n, Random& random) {
   const torch::NoGradGuard no_grad;
@@ -224,18 +291,32 @@ namespace {
 struct DdaebmSettings : MethodSettings {
   ScheduleConfig diffusion;
   MlpConfig net;
+  ImageNetConfig image_net;
   GameConfig game;
 
   void visit(Fields& f) override {
     f.section("diffusion", diffusion);
     f.section("net", net);
+    f.section("image_net", image_net);
     f.section("game", game);
   }
   std::unique_ptr<Method> build(const std::vector<int64_t>& event,
                                 const torch::TensorOptions& options) const override {
-    return std::make_unique<Ddaebm>(Schedule(diffusion), game,
-                                    make_vector_networks(event.at(0), diffusion.steps, net),
-                                    net.latent, event, options);
+    if (event.size() == 1) {
+      return std::make_unique<Ddaebm>(Schedule(diffusion), game,
+                                      make_vector_networks(event[0], diffusion.steps, net),
+                                      net.latent, event, options);
+    }
+    if (event.size() != 3 || event[1] != event[2]) {
+      fail("data of shape [{}]: expected vectors [D] or square images [C, S, S]; set data.size",
+           fmt::join(event, ", "));
+    }
+    at::globalContext().setAllowTF32CuDNN(image_net.precision != Precision::float32);
+    at::globalContext().setAllowTF32CuBLAS(image_net.precision != Precision::float32);
+    return std::make_unique<Ddaebm>(
+        Schedule(diffusion), game,
+        make_image_networks({event[0], event[1]}, diffusion.steps, image_net), image_net.latent,
+        event, options);
   }
 };
 

@@ -36,6 +36,7 @@ struct GameConfig {
   double surround_std_max = 1.0;
   bool noise_at_t0 = false;
   double reference_std = 0.0;
+  double denoise = 0.0;
 
   void visit(Fields& f) {
     f("divergence", divergence, {"jeffrey", "kl"}, "what the generator minimises: L1 + L2, or L1");
@@ -67,6 +68,7 @@ struct GameConfig {
     f("noise_at_t0", noise_at_t0, "whether generated x_0 get the posterior's noise");
     f("reference_std", reference_std, at_least(0),
       "standard deviation of a Gaussian reference in E; 0: none");
+    f("denoise", denoise, at_least(0), "eta of a last step of sampling, x + eta dE(x, 0)/dx");
   }
 };
 
@@ -79,6 +81,9 @@ struct Noise {
   torch::Tensor eps_fake;     // posterior sample of the generated x_t
   torch::Tensor eps_encoder;  // the encoder's latent of the real pair, [N, latent]
   torch::Tensor surround;     // x_t -> a point around it; undefined unless asked for
+
+  // Those of data first .. last - 1.
+  Noise slice(int64_t first, int64_t last) const;
 };
 
 // What one iteration computed.
@@ -121,9 +126,12 @@ class Ddaebm : public Method {
   // The same and its gradient in x, both differentiable in E's parameters.
   ops::ValueAndGradient energy_and_gradient(const torch::Tensor& x, const torch::Tensor& t,
                                             const Steps& at);
-  void update_energy(Iteration& it, const Steps& at, const Noise& noise,
-                     const torch::Tensor& progress, const Update& update);
-  void update_generator(Iteration& it, const Steps& at, const Noise& noise, const Update& update);
+  // The pair (x_t, x_{t+1}) and the generated x_t.
+  Iteration begin(const torch::Tensor& x0, const Steps& at, const Noise& noise);
+  void energy_loss(Iteration& it, const Steps& at, const Noise& noise,
+                   const torch::Tensor& progress);
+  void generator_loss(Iteration& it, const Steps& at, const Noise& noise);
+  torch::Tensor losses(const Iteration& it) const;
 
   Process process_;
   GameConfig game_;

@@ -19,8 +19,9 @@ struct Player {
   std::vector<std::string> networks;
 };
 
-// Takes one optimiser step that lowers `loss` in the parameters of the player of that index.
-using Update = std::function<void(size_t player, const torch::Tensor& loss)>;
+// Adds the gradient of `loss` in the parameters of the player of that index to those given since
+// its last step; with the last of them the optimiser takes one step that lowers their sum.
+using Update = std::function<void(size_t player, const torch::Tensor& loss, bool last)>;
 
 // A way to train a model of data. What the loop, the checkpoints and the commands know of it.
 class Method {
@@ -37,6 +38,9 @@ class Method {
   // runs from 0 to 1 over the run. Returns the losses, one entry a name.
   virtual torch::Tensor step(const torch::Tensor& x0, const torch::Tensor& progress, Random& random,
                              const Update& update) = 0;
+  // How many data go through the networks at once; 0: all of a batch. Less takes less memory and
+  // gives the same step, but for networks whose norms look at the batch.
+  int64_t micro_batch = 0;
 
   // Unnormalised log-density of clean data: x [N, ...] -> [N]. Higher means more likely.
   virtual torch::Tensor log_density(const torch::Tensor& x) = 0;

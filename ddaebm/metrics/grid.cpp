@@ -85,9 +85,10 @@ double jensen_shannon(const torch::Tensor& p, const torch::Tensor& q) {
   TORCH_CHECK(p.sizes() == q.sizes(), "Jensen-Shannon of ", p.sizes(), " and ", q.sizes());
   auto first = p.to(torch::kDouble);
   auto second = q.to(torch::kDouble);
-  auto middle = (first + second) / 2;
+  auto both = first + second;
+  // By the ratio: half of the smallest number above zero would be zero, and its logarithm infinite.
   auto to_middle = [&](const torch::Tensor& a) {
-    return (torch::xlogy(a, a) - torch::xlogy(a, middle)).sum().item<double>();
+    return torch::xlogy(a, 2 * a / both).masked_fill(a == 0, 0).sum().item<double>();
   };
   return std::max(0.0, (to_middle(first) + to_middle(second)) / 2);  // rounding can go below
 }

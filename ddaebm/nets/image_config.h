@@ -8,6 +8,7 @@
 namespace ddaebm {
 
 enum class ImageEncoder { convolutional, large };
+enum class Precision { float32, tf32, bf16 };
 
 // The paper's networks for images. Defaults are those for CIFAR-10: NCSN++ (FIR resampling and an
 // input pyramid; DDPM++ is `resample = "box"`, `pyramid = false`).
@@ -27,6 +28,8 @@ struct ImageNetConfig {
   ImageEncoder encoder = ImageEncoder::convolutional;
   int64_t encoder_width = 64;
   int64_t encoder_time = 256;
+  Precision precision = Precision::float32;
+  bool channels_last = true;
 
   void visit(Fields& f) {
     f("channels", channels, at_least(4), "channels of the U-Nets at full size");
@@ -45,6 +48,9 @@ struct ImageNetConfig {
       "halving to 4x4, or residual blocks with minibatch deviation, six halvings");
     f("encoder_width", encoder_width, at_least(1), "channels of the encoder's first layer");
     f("encoder_time", encoder_time, at_least(4), "width of the encoder's time embedding");
+    f("precision", precision, {"float32", "tf32", "bf16"},
+      "of convolutions; weights, energies, penalty and losses stay float32");
+    f("channels_last", channels_last, "images in memory with their channels side by side");
   }
 };
 

@@ -14,21 +14,35 @@ using torch::Tensor;
 
 constexpr double kLeak = 0.2;
 
+// Images as the convolutions want them.
+struct Entrance {
+  explicit Entrance(const ImageNetConfig& config)
+      : half(config.precision == Precision::bf16), channels_last(config.channels_last) {}
+  Tensor operator()(const Tensor& x) const {
+    return x.to(half ? torch::kBFloat16 : x.scalar_type(), /*non_blocking=*/false, /*copy=*/false,
+                channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Preserve);
+  }
+  bool half, channels_last;
+};
+
 // E = -1/2 |x - f(x, t)|^2: high where f leaves x as it is.
 struct ImageEnergy : EnergyNet {
   ImageEnergy(const ImageShape& image, int64_t steps, const ImageNetConfig& config)
       : net_(register_module(
-            "net", UNet(image.channels, image.size, steps, config.energy_blocks, 0, config))) {}
+            "net", UNet(image.channels, image.size, steps, config.energy_blocks, 0, config))),
+        enter_(config) {}
   Tensor forward(const Tensor& x, const Tensor& t) override {
-    return -0.5 * (x - net_(x, t)).square().flatten(1).sum(1);
+    return -0.5 * (x - net_(enter_(x), t).to(x.scalar_type())).square().flatten(1).sum(1);
   }
   UNet net_;
+  Entrance enter_;
 };
 
 struct ImageGenerator : GeneratorNet {
   ImageGenerator(const ImageShape& image, int64_t steps, const ImageNetConfig& config)
       : net_(register_module("net", UNet(image.channels, image.size, steps, config.blocks,
                                          config.latent_width, config))),
+        enter_(config),
         tanh_(config.tanh) {
     for (int64_t i = 0; i <= config.latent_layers; ++i) {
       map_.push_back(register_module(
@@ -39,10 +53,11 @@ struct ImageGenerator : GeneratorNet {
   Tensor forward(const Tensor& x_next, const Tensor& z, const Tensor& t) override {
     auto latent = pixel_norm(z);
     for (auto& layer : map_) latent = at::silu(layer(latent));
-    const auto out = net_(x_next, t, latent);
+    const auto out = net_(enter_(x_next), t, latent).to(x_next.scalar_type());
     return tanh_ ? out.tanh() : out;
   }
   UNet net_;
+  Entrance enter_;
   std::vector<Linear> map_;
   bool tanh_;
 };
@@ -69,7 +84,7 @@ Tensor as_bias(const Tensor& of_channels, const Tensor& x) {
 // Convolutions that halve the image to 4x4, then one to each head.
 struct ConvEncoder : EncoderNet {
   ConvEncoder(const ImageShape& image, int64_t steps, const ImageNetConfig& config)
-      : time_(register_module("time", TimeMap(steps, config.encoder_time))) {
+      : time_(register_module("time", TimeMap(steps, config.encoder_time))), enter_(config) {
     int64_t in = 2 * image.channels;
     int64_t out = config.encoder_width;
     int64_t size = image.size;
@@ -97,14 +112,16 @@ struct ConvEncoder : EncoderNet {
   }
   Gaussian forward(const Tensor& x_t, const Tensor& x_next, const Tensor& t) override {
     const auto time = time_(t);
-    auto h = torch::cat({x_t, x_next}, 1);
+    auto h = enter_(torch::cat({x_t, x_next}, 1));
     for (size_t i = 0; i < convs_.size(); ++i) {
       h = at::leaky_relu(convs_[i](h), kLeak);
       h = h + as_bias(times_[i](time), h);
     }
-    return {mean_(h).flatten(1), log_variance_(h).flatten(1)};
+    const auto head = [&](Conv& conv) { return conv(h).flatten(1).to(x_t.scalar_type()); };
+    return {head(mean_), head(log_variance_)};
   }
   TimeMap time_;
+  Entrance enter_;
   std::vector<Conv> convs_;
   std::vector<Linear> times_;
   Conv mean_{nullptr}, log_variance_{nullptr};
@@ -145,7 +162,7 @@ Tensor with_minibatch_deviation(const Tensor& x) {
 
 struct LargeEncoder : EncoderNet {
   LargeEncoder(const ImageShape& image, int64_t steps, const ImageNetConfig& config)
-      : time_(register_module("time", TimeMap(steps, config.encoder_time))) {
+      : time_(register_module("time", TimeMap(steps, config.encoder_time))), enter_(config) {
     constexpr int64_t kHalvings = 6;
     if (image.size % (int64_t{1} << kHalvings) != 0) {
       fail(
@@ -168,13 +185,14 @@ struct LargeEncoder : EncoderNet {
   }
   Gaussian forward(const Tensor& x_t, const Tensor& x_next, const Tensor& t) override {
     const auto time = time_(t);
-    auto h = in_(torch::cat({x_t, x_next}, 1));
+    auto h = in_(enter_(torch::cat({x_t, x_next}, 1)));
     for (auto& block : blocks_) h = block(h, time);
     h = at::leaky_relu(out_(with_minibatch_deviation(h)), kLeak);
-    const auto code = h.flatten(2).sum(2).to(mean_->weight.scalar_type());
+    const auto code = h.to(x_t.scalar_type()).flatten(2).sum(2);
     return {mean_(code), -at::softplus(log_variance_(code))};
   }
   TimeMap time_;
+  Entrance enter_;
   Conv in_{nullptr}, out_{nullptr};
   std::vector<HalvingBlock> blocks_;
   Linear mean_{nullptr}, log_variance_{nullptr};

@@ -5,6 +5,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 
+#include "ddaebm/ops/gpu.h"
 #include "ddaebm/ops/vectorise.h"
 
 namespace ddaebm::ops {
@@ -38,6 +39,10 @@ void adam_cpu(T* p, const T* g, T* m, T* v, T* average, const T* dials, const Ad
 void adam(torch::Tensor& p, const torch::Tensor& g, torch::Tensor& m, torch::Tensor& v,
           torch::Tensor& average, const torch::Tensor& dials, const AdamConstants& constants) {
   const torch::NoGradGuard no_grad;
+  if (gpu::takes(p)) {
+    gpu::adam(p, g, m, v, average, dials, constants);
+    return;
+  }
   if (!p.is_cpu()) {
     reference::adam(p, g, m, v, average, dials, constants);
     return;

@@ -2,11 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
+#include <ATen/Context.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "ddaebm/ops/adam.h"
+#include "ddaebm/ops/conv.h"
+#include "ddaebm/ops/group_norm.h"
+#include "ddaebm/ops/resample.h"
 
 namespace ddaebm::ops {
 namespace {
@@ -99,6 +104,102 @@ CheckResult check_network_and_gradient(const torch::TensorOptions& options, doub
           difference(run(time_mlp_and_gradient), run(reference::time_mlp_and_gradient)), allowed};
 }
 
+// An operator on images: its result, the gradients of a random sum of it in all inputs, and the
+// gradients of a random sum of those.
+using ImageOperator = std::function<torch::Tensor(const std::vector<torch::Tensor>&)>;
+std::vector<torch::Tensor> twice_differentiated(const ImageOperator& op,
+                                                const std::vector<torch::Tensor>& inputs) {
+  Random random(inputs[0].device());
+  const auto y = op(inputs);
+  const auto weight = random.normal(y.sizes(), y.options()).requires_grad_();
+  auto all = torch::autograd::grad({(y * weight).sum()}, inputs, {}, /*retain_graph=*/true,
+                                   /*create_graph=*/true);
+  auto second = torch::zeros({}, y.options());
+  for (const auto& gradient : all) {
+    // Images alone: second derivatives are taken of gradients in x.
+    if (gradient.dim() != 4 || gradient.sizes() != inputs[0].sizes()) continue;
+    second = second + (gradient * random.normal(gradient.sizes(), gradient.options())).sum();
+  }
+  auto wanted = inputs;
+  wanted.push_back(weight);
+  for (auto& gradient : torch::autograd::grad({second}, wanted, {}, {}, false,
+                                              /*allow_unused=*/true)) {
+    if (gradient.defined()) all.push_back(gradient);
+  }
+  all.push_back(y);
+  return all;
+}
+
+struct ImageCheck {
+  std::string name;
+  std::vector<std::vector<int64_t>> inputs;  // the first is the image
+  ImageOperator fast, plain;
+};
+
+std::vector<ImageCheck> image_checks() {
+  using Inputs = std::vector<torch::Tensor>;
+  std::vector<ImageCheck> checks;
+  const auto resampling = [&](const std::string& name, auto fast, auto plain) {
+    for (const int64_t channels : {5, 8}) {
+      checks.push_back({fmt::format("{}, {} channels", name, channels),
+                        {{2, channels, 6, 8}},
+                        [=](const Inputs& in) { return fast(in[0]); },
+                        [=](const Inputs& in) { return plain(in[0]); }});
+    }
+  };
+  for (const auto filter : {Filter::fir, Filter::box}) {
+    const std::string name = filter == Filter::fir ? "fir" : "box";
+    resampling(
+        "upsample " + name, [=](const auto& x) { return upsample(x, filter); },
+        [=](const auto& x) { return reference::upsample(x, filter); });
+    resampling(
+        "downsample " + name, [=](const auto& x) { return downsample(x, filter); },
+        [=](const auto& x) { return reference::downsample(x, filter); });
+  }
+  resampling(
+      "smooth", [](const auto& x) { return smooth(x); },
+      [](const auto& x) { return reference::smooth(x); });
+  for (const auto& [kernel, stride, padding] :
+       {std::tuple<int64_t, int64_t, int64_t>{3, 1, 1}, {1, 1, 0}, {3, 2, 0}, {4, 2, 1}}) {
+    const ConvShape shape{stride, padding};
+    checks.push_back(
+        {fmt::format("conv2d {0}x{0}, stride {1}", kernel, stride),
+         {{2, 5, 8, 8}, {6, 5, kernel, kernel}, {6}},
+         [=](const Inputs& in) { return conv2d(in[0], in[1], in[2], shape); },
+         [=](const Inputs& in) { return reference::conv2d(in[0], in[1], in[2], shape); }});
+  }
+  for (const bool silu : {true, false}) {
+    for (const bool adaptive : {true, false}) {
+      for (const int64_t width : {3, 6, 8}) {  // channels a group
+        const int64_t channels = 2 * width;
+        const GroupNormConfig config{.groups = 2, .silu = silu};
+        const auto values =
+            adaptive ? std::vector<int64_t>{3, channels} : std::vector<int64_t>{channels};
+        checks.push_back(
+            {fmt::format("group_norm{}{}, {} channels a group", silu ? " silu" : "",
+                         adaptive ? " adaptive" : "", width),
+             {{3, channels, 5, 4}, values, values},
+             [=](const Inputs& in) { return group_norm(in[0], in[1], in[2], config); },
+             [=](const Inputs& in) { return reference::group_norm(in[0], in[1], in[2], config); }});
+      }
+    }
+  }
+  return checks;
+}
+
+CheckResult check_image(const ImageCheck& check, const torch::TensorOptions& options,
+                        double allowed, const char* type) {
+  Random random(options.device());
+  std::vector<torch::Tensor> inputs;
+  for (const auto& shape : check.inputs) {
+    inputs.push_back((0.3 + random.normal(shape, options)).requires_grad_());
+  }
+  return {fmt::format("{}, {}", check.name, type),
+          difference(twice_differentiated(check.fast, inputs),
+                     twice_differentiated(check.plain, inputs)),
+          allowed};
+}
+
 }  // namespace
 
 TimeMlpParts random_time_mlp(Random& random, const torch::TensorOptions& options, int64_t in,
@@ -136,15 +237,26 @@ TimeMlpParts random_time_mlp(Random& random, const torch::TensorOptions& options
 }
 
 std::vector<CheckResult> check_all(torch::Device device) {
+  // A twin must not differ by what TF32 rounds away.
+  const bool convolutions = at::globalContext().allowTF32CuDNN();
+  const bool products = at::globalContext().allowTF32CuBLAS();
+  at::globalContext().setAllowTF32CuDNN(false);
+  at::globalContext().setAllowTF32CuBLAS(false);
   std::vector<CheckResult> results;
-  const auto both = [&](auto check) {
+  const auto both = [&](double allowed, auto check) {
     results.push_back(check(torch::TensorOptions(torch::kDouble).device(device), 1e-12, "float64"));
-    results.push_back(check(torch::TensorOptions(torch::kFloat).device(device), 1e-4, "float32"));
+    results.push_back(
+        check(torch::TensorOptions(torch::kFloat).device(device), allowed, "float32"));
   };
-  both(check_adam);
-  both([](const auto&... given) { return check_network(given..., /*norm=*/false); });
-  both([](const auto&... given) { return check_network(given..., /*norm=*/true); });
-  both(check_network_and_gradient);
+  both(1e-6, check_adam);
+  both(1e-4, [](const auto&... given) { return check_network(given..., /*norm=*/false); });
+  both(1e-4, [](const auto&... given) { return check_network(given..., /*norm=*/true); });
+  both(1e-4, check_network_and_gradient);
+  for (const ImageCheck& image : image_checks()) {
+    both(2e-5, [&](const auto&... given) { return check_image(image, given...); });
+  }
+  at::globalContext().setAllowTF32CuDNN(convolutions);
+  at::globalContext().setAllowTF32CuBLAS(products);
   return results;
 }
 

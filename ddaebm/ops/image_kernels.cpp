@@ -1,5 +1,7 @@
 #include "ddaebm/ops/image_kernels.h"
 
+#include "ddaebm/ops/gpu.h"
+
 namespace ddaebm::ops::kernels {
 namespace {
 
@@ -55,6 +57,7 @@ struct Bend {
 std::tuple<Tensor, Tensor, Tensor> group_norm_forward(const Tensor& x, const Tensor& scale,
                                                       const Tensor& shift,
                                                       const GroupNormConfig& config) {
+  if (gpu::takes(x)) return gpu::group_norm_forward(x, scale, shift, config);
   const View view(x, config.groups);
   auto normal = view.image(x);
   const auto mean = group_mean(normal);
@@ -67,6 +70,7 @@ std::tuple<Tensor, Tensor, Tensor> group_norm_forward(const Tensor& x, const Ten
 
 GroupNormGradients group_norm_backward(const Tensor& gy, const GroupNormParts& parts,
                                        const GroupNormConfig& config) {
+  if (gpu::takes(gy)) return gpu::group_norm_backward(gy, parts, config);
   const View view(parts.x, config.groups);
   const auto inverse = view.over_groups(parts.inverse);
   const auto scale = view.channels(parts.scale);
@@ -87,6 +91,10 @@ GroupNormGradients group_norm_backward(const Tensor& gy, const GroupNormParts& p
 GroupNormSecondGradients group_norm_backward_twice(const GroupNormGradients& cotangents,
                                                    const Tensor& gy, const GroupNormParts& parts,
                                                    const GroupNormConfig& config) {
+  if (gpu::takes(gy) && cotangents.x.defined() && !cotangents.scale.defined() &&
+      !cotangents.shift.defined()) {
+    return gpu::group_norm_backward_twice(cotangents.x, gy, parts, config);
+  }
   const View view(parts.x, config.groups);
   const auto r = view.over_groups(parts.inverse);
   const auto scale = view.channels(parts.scale);

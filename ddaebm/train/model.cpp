@@ -12,7 +12,12 @@
 namespace ddaebm {
 namespace {
 
-constexpr int64_t kChunk = 20000;
+// How many data go through the networks at once.
+int64_t chunk_size(const std::vector<int64_t>& event) {
+  int64_t numbers = 1;
+  for (const int64_t size : event) numbers *= size;
+  return std::clamp<int64_t>(1500000 / numbers, 16, 20000);
+}
 
 // Evaluation mode for a while: batch norm uses its running statistics, dropout is off.
 class Evaluating {
@@ -53,7 +58,8 @@ Model::Model(Method& method, Units units, torch::TensorOptions options)
     : method_(&method),
       units_(units.to(options.dtype(torch::kDouble))),
       options_(options),
-      event_(units.shift.sizes().vec()) {}
+      event_(units.shift.sizes().vec()),
+      chunk_(chunk_size(event_)) {}
 
 Model Model::load(const std::filesystem::path& run, torch::Device device) {
   const RunFolder folder{run};
@@ -95,8 +101,8 @@ torch::Tensor Model::log_density(const torch::Tensor& x) {
     return units_.to_model(rows.to(options_.dtype(torch::kDouble))).to(options_);
   };
   auto out = torch::empty({x.size(0)}, torch::kDouble);
-  for (int64_t from = 0; from < x.size(0); from += kChunk) {
-    const auto part = x.slice(0, from, std::min(from + kChunk, x.size(0)));
+  for (int64_t from = 0; from < x.size(0); from += chunk_) {
+    const auto part = x.slice(0, from, std::min(from + chunk_, x.size(0)));
     out.slice(0, from, from + part.size(0))
         .copy_(method_->log_density(to_model(part)).to(torch::kDouble) + gain);
   }
@@ -108,10 +114,10 @@ torch::Tensor Model::sample(int64_t n, uint64_t seed) {
   const Evaluating guard(method_->module());
   Random random(options_.device(), seed);
   std::vector<torch::Tensor> parts;
-  for (int64_t from = 0; from < n; from += kChunk) {
+  for (int64_t from = 0; from < n; from += chunk_) {
     random.restart(Random::kSampling, static_cast<uint64_t>(from));
     parts.push_back(
-        units_.to_data(method_->sample(std::min(kChunk, n - from), random)).to(torch::kCPU));
+        units_.to_data(method_->sample(std::min(chunk_, n - from), random)).to(torch::kCPU));
   }
   return torch::cat(parts).to(torch::kFloat);
 }

@@ -35,6 +35,7 @@ class Model {
   Units units_;
   torch::TensorOptions options_;
   std::vector<int64_t> event_;
+  int64_t chunk_;
 };
 
 }  // namespace ddaebm

@@ -51,8 +51,14 @@ Optimizer::Optimizer(Method& method, const OptimizerConfig& config)
     for (const auto& member : weights.members()) inputs.push_back(member.tensor);
     const auto zeros = torch::zeros_like(weights.all);
     const auto average = weights.all.clone();
-    groups_.push_back({player.name, std::move(weights), std::move(inputs), zeros, zeros.clone(),
-                       average, torch::ones({2}, zeros.options())});
+    groups_.push_back({player.name,
+                       std::move(weights),
+                       std::move(inputs),
+                       zeros,
+                       zeros.clone(),
+                       average,
+                       torch::ones({2}, zeros.options()),
+                       {}});
   }
   buffer_average_ = buffers_.all.clone();
 }
@@ -67,7 +73,7 @@ void Optimizer::set_iteration(int64_t iteration, int64_t iterations) {
   }
 }
 
-void Optimizer::update(size_t player, const torch::Tensor& loss) {
+void Optimizer::update(size_t player, const torch::Tensor& loss, bool last) {
   Group& group = groups_.at(player);
   auto gradients = torch::autograd::grad({loss}, group.inputs, {}, /*retain_graph=*/{},
                                          /*create_graph=*/false, /*allow_unused=*/true);
@@ -77,6 +83,9 @@ void Optimizer::update(size_t player, const torch::Tensor& loss) {
   }
   const torch::NoGradGuard no_grad;
   auto gradient = torch::cat(gradients);
+  if (group.gradient.defined()) gradient.add_(group.gradient);
+  group.gradient = last ? torch::Tensor() : gradient;
+  if (!last) return;
   if (config_.clip > 0) {
     gradient.mul_((config_.clip / (gradient.norm() + 1e-12)).clamp_max(1.0));
   }

@@ -52,7 +52,7 @@ class Optimizer {
   // Before each iteration (counted from 0).
   void set_iteration(int64_t iteration, int64_t iterations);
   // Differentiates and updates; the `Update` of Method::step.
-  void update(size_t player, const torch::Tensor& loss);
+  void update(size_t player, const torch::Tensor& loss, bool last = true);
   // After each iteration: the averages of buffers (batch-norm statistics).
   void average_buffers();
 
@@ -78,6 +78,7 @@ class Optimizer {
     FlatTensors weights;
     std::vector<torch::Tensor> inputs;  // the weights, as autograd::grad wants them
     torch::Tensor m, v, average, dials;
+    torch::Tensor gradient;  // gathered since the last step; undefined: none
   };
   OptimizerConfig config_;
   std::vector<Group> groups_;

@@ -13,6 +13,7 @@ namespace ddaebm {
 struct TrainConfig {
   int64_t iterations = 100000;
   int64_t batch = 200;
+  int64_t micro_batch = 0;
   OptimizerConfig optimizer;
   int64_t log_every = 100;
   int64_t evaluate_every = 10000;
@@ -24,6 +25,8 @@ struct TrainConfig {
   void visit(Fields& f) {
     f("iterations", iterations, at_least(1), "how many times both players are updated");
     f("batch", batch, at_least(2), "data an iteration");
+    f("micro_batch", micro_batch, at_least(0),
+      "data that go through the networks at once, to save memory; 0: all");
     optimizer.visit(f);
     f("log_every", log_every, at_least(1), "iterations between lines of metrics.jsonl");
     f("evaluate_every", evaluate_every, at_least(0),

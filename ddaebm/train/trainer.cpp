@@ -22,7 +22,7 @@ using Json = nlohmann::ordered_json;
 bool may_change(const std::string& key) {
   return key == "train.log_every" || key == "train.evaluate_every" ||
          key == "train.evaluation_samples" || key == "train.checkpoint_every" ||
-         key == "train.keep" || key == "train.divergence_limit";
+         key == "train.keep" || key == "train.micro_batch" || key == "train.divergence_limit";
 }
 
 void check_same_run(RunSettings& wanted, const RunFolder& folder) {
@@ -75,6 +75,7 @@ class Training {
         random_(options.device, static_cast<uint64_t>(settings.seed)) {
     Random initial(torch::kCPU, static_cast<uint64_t>(settings.seed));
     method_ = settings.method_settings->build(source_->event(), tensors_);
+    method_->micro_batch = settings.train.micro_batch;
     optimizer_ = std::make_unique<Optimizer>(*method_, settings.train.optimizer);
     progress_ = torch::zeros({}, tensors_);
     const auto kinds = static_cast<int64_t>(method_->loss_names().size());
@@ -93,9 +94,11 @@ class Training {
     RepeatedStep step(
         [&] {
           const auto x0 = exact.to_model(source_->draw(config.batch, random_)).to(tensors_);
-          losses_.copy_(method_->step(
-              x0, progress_, random_,
-              [&](size_t player, const torch::Tensor& loss) { optimizer_->update(player, loss); }));
+          losses_.copy_(
+              method_->step(x0, progress_, random_,
+                            [&](size_t player, const torch::Tensor& loss, bool final_part) {
+                              optimizer_->update(player, loss, final_part);
+                            }));
           optimizer_->average_buffers();
         },
         changed, options_.device);

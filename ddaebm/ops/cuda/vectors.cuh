@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <stdexcept>
+#include <string>
+
+// What the kernels share: element types, short vectors of them, errors.
+namespace ddaebm::ops::cuda {
+
+// The type that sums and arithmetic use.
+template <class T>
+struct Wide {
+  using type = float;
+};
+template <>
+struct Wide<double> {
+  using type = double;
+};
+
+__device__ inline float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ inline float widen(float x) { return x; }
+__device__ inline double widen(double x) { return x; }
+template <class T>
+__device__ inline T narrow(typename Wide<T>::type x) {
+  return static_cast<T>(x);
+}
+template <>
+__device__ inline __nv_bfloat16 narrow<__nv_bfloat16>(float x) {
+  return __float2bfloat16(x);
+}
+
+// V neighbouring elements, read and written at once.
+template <class T, int V>
+struct alignas(sizeof(T) * V) Vector {
+  T at[V];
+};
+
+template <class T, int V>
+__device__ inline void load(const T* from, typename Wide<T>::type* to) {
+  const auto v = *reinterpret_cast<const Vector<T, V>*>(from);
+#pragma unroll
+  for (int i = 0; i < V; ++i) to[i] = widen(v.at[i]);
+}
+
+template <class T, int V>
+__device__ inline void store(T* to, const typename Wide<T>::type* from) {
+  Vector<T, V> v;
+#pragma unroll
+  for (int i = 0; i < V; ++i) v.at[i] = narrow<T>(from[i]);
+  *reinterpret_cast<Vector<T, V>*>(to) = v;
+}
+
+inline void check_launch(const char* what) {
+  const cudaError_t error = cudaGetLastError();
+  if (error != cudaSuccess) {
+    throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
+  }
+}
+
+}  // namespace ddaebm::ops::cuda

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <torch/types.h>
+
+#include "ddaebm/ops/adam.h"
+#include "ddaebm/ops/image_kernels.h"
+
+// The GPU's way of doing what dense and image kernels do. A build without CUDA has a twin that
+// never finds a GPU.
+namespace ddaebm::ops::gpu {
+
+// Whether the kernels below take this tensor: on a GPU, float32, float64 or bfloat16.
+bool takes(const torch::Tensor& x);
+
+std::tuple<torch::Tensor, torch::Tensor, torch::Tensor> group_norm_forward(
+    const torch::Tensor& x, const torch::Tensor& scale, const torch::Tensor& shift,
+    const GroupNormConfig& config);
+kernels::GroupNormGradients group_norm_backward(const torch::Tensor& gy,
+                                                const kernels::GroupNormParts& parts,
+                                                const GroupNormConfig& config);
+// For a cotangent of gx alone.
+kernels::GroupNormSecondGradients group_norm_backward_twice(const torch::Tensor& v,
+                                                            const torch::Tensor& gy,
+                                                            const kernels::GroupNormParts& parts,
+                                                            const GroupNormConfig& config);
+
+// See cuda/launchers.h.
+struct FirSteps {
+  int up = 1, down = 1, pad = 0;
+  double gain = 1.0;
+};
+torch::Tensor fir(const torch::Tensor& x, int64_t out_height, int64_t out_width,
+                  const FirSteps& steps);
+
+void adam(torch::Tensor& p, const torch::Tensor& g, torch::Tensor& m, torch::Tensor& v,
+          torch::Tensor& average, const torch::Tensor& dials, const AdamConstants& constants);
+
+}  // namespace ddaebm::ops::gpu

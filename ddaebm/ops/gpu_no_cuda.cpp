@@ -1,0 +1,35 @@
+#include "ddaebm/ops/gpu.h"
+
+namespace ddaebm::ops::gpu {
+namespace {
+
+[[noreturn]] void missing() { TORCH_CHECK(false, "this build has no CUDA kernels"); }
+
+}  // namespace
+
+bool takes(const torch::Tensor&) { return false; }
+
+std::tuple<torch::Tensor, torch::Tensor, torch::Tensor> group_norm_forward(const torch::Tensor&,
+                                                                           const torch::Tensor&,
+                                                                           const torch::Tensor&,
+                                                                           const GroupNormConfig&) {
+  missing();
+}
+kernels::GroupNormGradients group_norm_backward(const torch::Tensor&,
+                                                const kernels::GroupNormParts&,
+                                                const GroupNormConfig&) {
+  missing();
+}
+kernels::GroupNormSecondGradients group_norm_backward_twice(const torch::Tensor&,
+                                                            const torch::Tensor&,
+                                                            const kernels::GroupNormParts&,
+                                                            const GroupNormConfig&) {
+  missing();
+}
+torch::Tensor fir(const torch::Tensor&, int64_t, int64_t, const FirSteps&) { missing(); }
+void adam(torch::Tensor&, const torch::Tensor&, torch::Tensor&, torch::Tensor&, torch::Tensor&,
+          const torch::Tensor&, const AdamConstants&) {
+  missing();
+}
+
+}  // namespace ddaebm::ops::gpu
