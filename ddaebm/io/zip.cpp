@@ -16,15 +16,15 @@ constexpr uint64_t kMaxUnpacked = uint64_t{16} << 30;
 constexpr uint64_t kMaxDeflateRatio = 1032;  // the most that deflate can express
 constexpr uint64_t kBlock = uint64_t{1} << 22;
 
-struct CloseFile {
+struct Close {
+  void operator()(zip_t* archive) const { zip_discard(archive); }
   void operator()(zip_file_t* file) const { zip_fclose(file); }
 };
 
 }  // namespace
 
 struct ZipReader::Archive {
-  zip_t* zip;
-  ~Archive() { zip_discard(zip); }
+  std::unique_ptr<zip_t, Close> zip;
 };
 
 ZipReader::ZipReader(const std::filesystem::path& path) : path_(path) {
@@ -40,7 +40,8 @@ ZipReader::ZipReader(const std::filesystem::path& path) : path_(path) {
     zip_error_fini(&error);
     fail("{}: cannot be read as a zip archive: {}; is it whole?", path.string(), reason);
   }
-  archive_ = std::make_unique<Archive>(Archive{zip});
+  archive_ = std::make_unique<Archive>();
+  archive_->zip.reset(zip);
 
   for (zip_int64_t i = 0; i < zip_get_num_entries(zip, 0); ++i) {
     zip_stat_t entry;
@@ -81,8 +82,9 @@ std::string ZipReader::read(const std::string& name) {
   }
   unpacked_ += entry.size;
 
-  const std::unique_ptr<zip_file_t, CloseFile> file(zip_fopen_index(archive_->zip, entry.index, 0));
-  if (!file) fail("{}: cannot be unpacked: {}", where, zip_strerror(archive_->zip));
+  const std::unique_ptr<zip_file_t, Close> file(
+      zip_fopen_index(archive_->zip.get(), entry.index, 0));
+  if (!file) fail("{}: cannot be unpacked: {}", where, zip_strerror(archive_->zip.get()));
   std::string bytes;
   uint64_t have = 0;
   while (have < entry.size) {  // memory is taken as bytes come, not as they are claimed

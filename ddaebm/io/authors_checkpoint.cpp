@@ -1,4 +1,4 @@
-#include "ddaebm/nets/authors_checkpoint.h"
+#include "ddaebm/io/authors_checkpoint.h"
 
 #include <algorithm>
 #include <unordered_map>
@@ -28,9 +28,8 @@ std::string first_keys(const PickleValue::Dict& dict) {
 bool is_state_dict(const PickleValue& value) {
   const auto* dict = value.dict();
   return dict != nullptr && !dict->empty() &&
-         std::all_of(dict->begin(), dict->end(), [](const auto& entry) {
-           return entry.first.kind() == PickleValue::Kind::kString && entry.second.tensor();
-         });
+         std::all_of(dict->begin(), dict->end(),
+                     [](const auto& entry) { return entry.first.text() && entry.second.tensor(); });
 }
 
 // DistributedDataParallel puts its prefix before every name.
