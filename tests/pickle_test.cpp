@@ -182,17 +182,17 @@ TEST(Pickle, RefusesWhatIsTooDeepOrEndless) {
   for (const size_t depth : {size_t{201}, size_t{500'000}}) {
     EXPECT_TRUE(has(message_of(repeated("]", depth) + repeated("a", depth - 1) + "."), "deeper"));
     EXPECT_TRUE(has(message_of(")" + repeated("\x85", depth) + "."), "deeper"));
-    EXPECT_TRUE(has(message_of("N" + repeated("}N", depth) + repeated("s", depth) + "."), "s"));
+    EXPECT_TRUE(
+        has(message_of(repeated("}N", depth) + "N" + repeated("s", depth) + "."), "deeper"));
     EXPECT_TRUE(has(message_of("cA\nB\n" + repeated("cA\nB\n", depth) + repeated("b", depth) + "."),
                     "deeper"));
     // Dropped, so not part of the result.
     EXPECT_NO_THROW(parse(")" + repeated("\x85", depth) + "0N."));
     EXPECT_THROW(parse(")" + repeated("\x85", depth)), Error);
   }
-  // Grown below what already hangs on the result: by two halves of 150.
-  const std::string half = repeated("]", 149) + repeated("a", 148);
-  EXPECT_TRUE(has(message_of("]q\0"s + "h\0"s + half + "a0" + half + "h\0"s + "\x85" +
-                             repeated("\x85", 100) + "."),
+  // A list, deep inside already, that grows deep itself.
+  EXPECT_TRUE(has(message_of("]q\1" + repeated("\x85", 100) + "h\1" + repeated("]", 149) +
+                             repeated("a", 149) + "0."),
                   "deeper"));
   EXPECT_TRUE(has(message_of("]q\0h\0a."s), "contains itself"));
   EXPECT_TRUE(has(message_of("]q\0(h\0t\x85"
