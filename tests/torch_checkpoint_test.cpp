@@ -248,7 +248,9 @@ TEST(TorchCheckpoint, SurvivesDamage) {
       std::string damaged = bytes;
       damaged[i] = static_cast<char>(damaged[i] ^ (i % 3 == 0 ? 0xff : i % 3 == 1 ? 0x01 : 0x80));
       EXPECT_NO_THROW(survives(damaged)) << name << " " << i;
-      if (i % 5 == 0) EXPECT_THROW(parse(bytes.substr(0, i)), Error) << name << " " << i;
+      if (i % 5 == 0) {
+        EXPECT_THROW(parse(bytes.substr(0, i)), Error) << name << " " << i;
+      }
     }
   }
 }
