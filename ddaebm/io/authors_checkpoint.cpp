@@ -73,7 +73,7 @@ bool is_parameter(const std::string& name) {
 // Where DDGAN's EMA was around the optimiser, its state has an 'ema' for each parameter that was
 // ever trained. Parameters are numbered, in the order of `networks` and of their state dicts.
 void take_averages(const PickleValue& content, const char* optimizer_name,
-                   std::vector<NamedTensors*> networks, std::vector<std::string>& notes) {
+                   const std::vector<NamedTensors*>& networks, std::vector<std::string>& notes) {
   const PickleValue* optimizer = content.find(optimizer_name);
   const PickleValue* state = optimizer ? optimizer->find("state") : nullptr;
   const PickleValue* groups = optimizer ? optimizer->find("param_groups") : nullptr;
