@@ -17,6 +17,7 @@
 #include "ddaebm/error.h"
 #include "ddaebm/io/bytes.h"
 #include "ddaebm/io/file.h"
+#include "ddaebm/io/zip.h"
 
 // The format: magic, version (2 bytes), the header's length (2 bytes in version 1, 4 from 2 on), a
 // Python dictionary padded with spaces to a multiple of 64 and ended by a newline, the data.
@@ -25,8 +26,6 @@ namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::string_view kSuffix = ".npy";
-constexpr uint64_t kMaxUnpacked = uint64_t{16} << 30;  // bytes of all of an archive's arrays
-constexpr uint64_t kMaxDeflateRatio = 1032;            // the most that deflate can express
 
 struct Dtype {
   const char* descr;
@@ -144,9 +143,7 @@ class HeaderParser {
 };
 
 torch::ScalarType scalar_type(const std::string& where, const std::string& descr) {
-  for (const Dtype& dtype : kDtypes) {
-    if (descr == dtype.descr) return dtype.type;
-  }
+  if (const auto type = numpy_type(descr)) return *type;
   if (descr.starts_with('>')) {
     fail("{}: type {} is big endian; save array.astype(array.dtype.newbyteorder('<'))", where,
          excerpt(descr));
@@ -174,7 +171,7 @@ torch::Tensor parse_npy(const std::string& where, std::string_view bytes) {
     fail("{}: a header of {} bytes where {} remain; is it cut short?", where, header_size,
          bytes.size());
   }
-  Header header = HeaderParser(bytes.substr(0, header_size), where).parse();
+  const Header header = HeaderParser(bytes.substr(0, header_size), where).parse();
   bytes.remove_prefix(header_size);
 
   const torch::ScalarType type = scalar_type(where, header.descr);
@@ -183,12 +180,7 @@ torch::Tensor parse_npy(const std::string& where, std::string_view bytes) {
   if (*wanted != bytes.size()) {
     fail("{}: type and shape take {} bytes of data, there are {}", where, *wanted, bytes.size());
   }
-  if (!header.fortran_order) return from_packed(bytes, header.shape, type);
-  std::reverse(header.shape.begin(), header.shape.end());
-  const torch::Tensor transposed = from_packed(bytes, header.shape, type);
-  std::vector<int64_t> order(header.shape.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(order.size() - 1 - i);
-  return transposed.permute(order).contiguous();
+  return from_numpy(bytes, header.shape, type, header.fortran_order);
 }
 
 std::string format_npy(const std::string& where, const torch::Tensor& tensor) {
@@ -220,39 +212,10 @@ std::string format_npy(const std::string& where, const torch::Tensor& tensor) {
 
 struct ZipDelete {
   void operator()(zip_t* archive) const { zip_discard(archive); }
-  void operator()(zip_file_t* file) const { zip_fclose(file); }
   void operator()(zip_source_t* source) const { zip_source_free(source); }
 };
 using ZipArchive = std::unique_ptr<zip_t, ZipDelete>;
-using ZipFile = std::unique_ptr<zip_file_t, ZipDelete>;
 using ZipSource = std::unique_ptr<zip_source_t, ZipDelete>;
-
-// What one entry unpacks to. Its claimed size is believed only as far as its packed size allows.
-std::string unpack(const std::string& where, zip_t* archive, const zip_stat_t& entry,
-                   uint64_t archive_size) {
-  const bool stored = entry.comp_method == ZIP_CM_STORE;
-  if ((!stored && entry.comp_method != ZIP_CM_DEFLATE) || entry.encryption_method != ZIP_EM_NONE) {
-    fail("{}: neither stored nor deflated; save the archive with numpy.savez", where);
-  }
-  if (entry.comp_size > archive_size ||
-      entry.size / (stored ? 1 : kMaxDeflateRatio) > entry.comp_size) {
-    fail("{}: {} bytes cannot unpack from {}; the archive is damaged", where, entry.size,
-         entry.comp_size);
-  }
-  const ZipFile file(zip_fopen_index(archive, entry.index, 0));
-  if (!file) fail("{}: cannot be unpacked: {}", where, zip_strerror(archive));
-  std::string bytes(entry.size, '\0');
-  size_t have = 0;
-  while (have < bytes.size()) {
-    const zip_int64_t got = zip_fread(file.get(), bytes.data() + have, bytes.size() - have);
-    if (got <= 0) fail("{}: the data are damaged or cut short", where);
-    have += static_cast<size_t>(got);
-  }
-  // The checksum is compared where the end is met.
-  char beyond = 0;
-  if (zip_fread(file.get(), &beyond, 1) != 0) fail("{}: the data are damaged", where);
-  return bytes;
-}
 
 // The bytes of the archive that `source` holds once it is closed.
 std::string contents(zip_source_t* source) {
@@ -268,6 +231,23 @@ std::string contents(zip_source_t* source) {
 
 }  // namespace
 
+std::optional<torch::ScalarType> numpy_type(std::string_view descr) {
+  for (const Dtype& dtype : kDtypes) {
+    if (descr == dtype.descr) return dtype.type;
+  }
+  return std::nullopt;
+}
+
+torch::Tensor from_numpy(std::string_view bytes, std::vector<int64_t> shape, torch::ScalarType type,
+                         bool fortran_order) {
+  if (!fortran_order) return from_packed(bytes, shape, type);
+  std::reverse(shape.begin(), shape.end());
+  const torch::Tensor transposed = from_packed(bytes, shape, type);
+  std::vector<int64_t> order(shape.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(order.size() - 1 - i);
+  return transposed.permute(order).contiguous();
+}
+
 torch::Tensor read_npy(const std::filesystem::path& path) {
   return parse_npy(path.string(), read_file(path));
 }
@@ -277,38 +257,13 @@ void write_npy(const std::filesystem::path& path, const torch::Tensor& tensor) {
 }
 
 std::map<std::string, torch::Tensor> read_npz(const std::filesystem::path& path) {
-  const std::string packed_bytes = read_file(path);
-  zip_error_t error;
-  zip_error_init(&error);
-  ZipSource source(zip_source_buffer_create(packed_bytes.data(), packed_bytes.size(), 0, &error));
-  const ZipArchive archive(source ? zip_open_from_source(source.get(), ZIP_RDONLY, &error)
-                                  : nullptr);
-  if (!archive)
-    fail("{}: not an archive of NumPy arrays: {}", path.string(), zip_error_strerror(&error));
-  source.release();  // the archive's now
-
+  ZipReader archive(path);
   std::map<std::string, torch::Tensor> arrays;
-  uint64_t unpacked = 0;
-  for (zip_int64_t i = 0; i < zip_get_num_entries(archive.get(), 0); ++i) {
-    zip_stat_t entry;
-    constexpr auto kNeeded = ZIP_STAT_NAME | ZIP_STAT_INDEX | ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE |
-                             ZIP_STAT_COMP_METHOD | ZIP_STAT_ENCRYPTION_METHOD;
-    if (zip_stat_index(archive.get(), static_cast<zip_uint64_t>(i), 0, &entry) != 0 ||
-        (entry.valid & kNeeded) != kNeeded) {
-      fail("{}: entry {} of the archive cannot be read", path.string(), i);
-    }
-    std::string_view name = entry.name;
+  for (const std::string& name : archive.names()) {
     if (!name.ends_with(kSuffix)) continue;
     const std::string where = fmt::format("{}: {}", path.string(), excerpt(name));
-    if (entry.size > kMaxUnpacked - unpacked) {
-      fail("{}: the arrays are larger than {} GiB; split the archive", where, kMaxUnpacked >> 30);
-    }
-    unpacked += entry.size;
-    name.remove_suffix(kSuffix.size());
-    const std::string bytes = unpack(where, archive.get(), entry, packed_bytes.size());
-    if (!arrays.emplace(name, parse_npy(where, bytes)).second) {
-      fail("{}: stands twice in the archive", where);
-    }
+    arrays.emplace(name.substr(0, name.size() - kSuffix.size()),
+                   parse_npy(where, archive.read(name)));
   }
   if (arrays.empty()) fail("{}: the archive holds no NumPy arrays", path.string());
   return arrays;

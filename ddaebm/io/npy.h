@@ -2,7 +2,10 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include <torch/types.h>
 
@@ -18,5 +21,11 @@ void write_npy(const std::filesystem::path& path, const torch::Tensor& tensor);
 std::map<std::string, torch::Tensor> read_npz(const std::filesystem::path& path);
 void write_npz(const std::filesystem::path& path,
                const std::map<std::string, torch::Tensor>& arrays);
+
+// The tensor type of NumPy's "<f4", say; nothing where there is none, or it is big endian.
+std::optional<torch::ScalarType> numpy_type(std::string_view descr);
+// Copies `bytes`, which are as many as packed_size says.
+torch::Tensor from_numpy(std::string_view bytes, std::vector<int64_t> shape, torch::ScalarType type,
+                         bool fortran_order);
 
 }  // namespace ddaebm
