@@ -122,9 +122,10 @@ std::vector<torch::Tensor> twice_differentiated(const ImageOperator& op,
   }
   auto wanted = inputs;
   wanted.push_back(weight);
-  for (auto& gradient : torch::autograd::grad({second}, wanted, {}, {}, false,
-                                              /*allow_unused=*/true)) {
-    if (gradient.defined()) all.push_back(gradient);
+  const auto gradients =
+      torch::autograd::grad({second}, wanted, {}, {}, false, /*allow_unused=*/true);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    all.push_back(gradients[i].defined() ? gradients[i] : torch::zeros_like(wanted[i]));
   }
   all.push_back(y);
   return all;
