@@ -151,9 +151,8 @@ class FullPrecision {
 
 torch::Tensor apply(const Layer& layer, const torch::Tensor& x) {
   const std::vector<int64_t> window = {layer.height, layer.width};
-  const std::vector<int64_t> padding = layer.padded
-                                           ? std::vector{layer.height / 2, layer.width / 2}
-                                           : std::vector<int64_t>{0, 0};
+  const std::vector<int64_t> padding =
+      layer.padded ? std::vector{layer.height / 2, layer.width / 2} : std::vector<int64_t>{0, 0};
   const std::vector<int64_t> stride = {layer.stride, layer.stride};
   switch (layer.kind) {
     case Kind::convolution:
@@ -199,8 +198,8 @@ Inception::Inception(const std::filesystem::path& weights, const torch::TensorOp
       int64_t in = channels;
       for (auto& layer : branch) {
         if (layer.kind != Kind::convolution) continue;
-        layer.weight = file.take(layer.name + ".weight",
-                                 {layer.out, in, layer.height, layer.width}, options_);
+        layer.weight =
+            file.take(layer.name + ".weight", {layer.out, in, layer.height, layer.width}, options_);
         layer.bias = file.take(layer.name + ".bias", {layer.out}, options_);
         in = layer.out;
       }
