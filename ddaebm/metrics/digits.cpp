@@ -103,7 +103,7 @@ DigitClassifier DigitClassifier::load(const std::filesystem::path& path, torch::
     return found == file.metadata.end() ? std::string() : found->second;
   };
   if (text("kind") != kKind) {
-    fail("{}: kind {}, wanted '{}'; train one anew", where, excerpt(text("kind")), kKind);
+    fail("{}: kind {}, wanted {}; train one anew", where, excerpt(text("kind")), excerpt(kKind));
   }
   DigitClassifier classifier;
   const std::string accuracy = text("test_accuracy");

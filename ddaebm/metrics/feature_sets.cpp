@@ -60,7 +60,7 @@ int64_t chunk_rows(int64_t columns) {
 torch::Tensor squared_distances(const torch::Tensor& x, const torch::Tensor& y) {
   const auto scale = x.square().sum(1, /*keepdim=*/true) + y.square().sum(1);
   const auto squares = scale - 2 * x.mm(y.t());
-  return squares.masked_fill_(squares < 1e-12 * scale, 0);
+  return squares.masked_fill_(squares < 1e-13 * scale, 0);
 }
 
 // Squared distance of each vector to its k-th nearest neighbour, itself not counted.

@@ -34,9 +34,9 @@ std::string difference(const std::map<std::string, std::string>& found,
                        const std::map<std::string, std::string>& wanted) {
   for (const auto& [key, value] : wanted) {
     const auto other = found.find(key);
-    if (other == found.end()) return fmt::format("no '{}', wanted '{}'", key, value);
+    if (other == found.end()) return fmt::format("no '{}', wanted {}", key, excerpt(value));
     if (other->second != value) {
-      return fmt::format("{} {}, wanted '{}'", key, excerpt(other->second), value);
+      return fmt::format("{} {}, wanted {}", key, excerpt(other->second), excerpt(value));
     }
   }
   for (const auto& [key, value] : found) {
@@ -198,7 +198,8 @@ void require_made_with(const FeatureStatistics& statistics,
   const std::string differ = difference(statistics.settings, settings);
   if (!differ.empty()) fail("{}: made with {}; make it anew", name, differ);
   if (statistics.source != source) {
-    fail("{}: made from {}, wanted '{}'; make it anew", name, excerpt(statistics.source), source);
+    fail("{}: made from {}, wanted {}; make it anew", name, excerpt(statistics.source),
+         excerpt(source));
   }
 }
 
