@@ -31,7 +31,7 @@ const std::array<Shape, 8>& shapes() {
                                             {"conv1.bias", {32}},
                                             {"conv2.weight", {64, 32, 3, 3}},
                                             {"conv2.bias", {64}},
-                                            {"hidden.weight", {128, 64 * 12 * 12}},
+                                            {"hidden.weight", {128, int64_t{64} * 12 * 12}},
                                             {"hidden.bias", {128}},
                                             {"output.weight", {10, 128}},
                                             {"output.bias", {10}}}};
