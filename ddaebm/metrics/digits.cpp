@@ -181,7 +181,8 @@ class DigitTraining {
   }
 
  private:
-  // Up to 2 pixels along each axis, the whole batch alike: worth a tenth of a percent of accuracy.
+  // Up to 2 pixels along each axis, the whole batch alike: a generator does not centre its digits
+  // as MNIST does.
   torch::Tensor shifted(const torch::Tensor& pixels) {
     constexpr int64_t kMost = 2;
     const auto offset = random_.integers(2 * kMost + 1, {2}).cpu();
