@@ -106,8 +106,9 @@ void ImageStream::fill(const Batch& batch, int64_t slot) {
     try {
       const auto picture = load_picture(*files_, image, config_);
       if (picture.sizes() != at::IntArrayRef(shape_)) {
-        fail("{} is {} x {} pixels, others are {} x {}; set data.size to scale all to one size",
-             files_->name(image), picture.size(2), picture.size(1), shape_[2], shape_[1]);
+        throw WrongSize(fmt::format(
+            "is {} x {} pixels, others are {} x {}; set data.size to scale all to one size",
+            picture.size(2), picture.size(1), shape_[2], shape_[1]));
       }
       batch.pixels[slot].copy_(mirrored ? picture.flip(2) : picture);
       return;

@@ -37,7 +37,7 @@ class ImageStream {
 
   void work();
   void fill(const Batch& batch, int64_t slot);
-  // Whether the picture is another failure that can be put up with.
+  // Throws where there are too many.
   void note_failure(int64_t image, const std::string& reason);
 
   std::shared_ptr<const ImageFiles> files_;

@@ -225,9 +225,11 @@ ImageSet checked(std::optional<ImageSet> set, const ImageSetEntry& entry, const 
   const int64_t wanted = split == Split::train ? entry.train : entry.test;
   const int64_t found = set ? set->size() : 0;
   if (wanted > 0 && found != wanted) {
-    fail("{}: {} {} images in {}, the official set has {}; fetch it again: `ddaebm data get {}`",
-         entry.name, found, split == Split::train ? "training" : "test", folder.string(), wanted,
-         entry.name);
+    fail(
+        "{}: {} {} images in {}, the official set has {}; remove the folder and fetch it: `ddaebm "
+        "data get {}`",
+        entry.name, found, split == Split::train ? "training" : "test", folder.string(), wanted,
+        entry.name);
   }
   return *std::move(set);
 }
