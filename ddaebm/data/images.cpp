@@ -314,6 +314,7 @@ class Decoding {
     if (thrown_) std::rethrow_exception(thrown_);
     if (wrong_size_) fail("{}", wrong_size_->second);
     report(hooks);
+    if (hooks.progress) hooks.progress(total, total);
     return failures_.empty() ? pixels_ : keep_sound();
   }
 
