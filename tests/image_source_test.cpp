@@ -51,7 +51,8 @@ std::vector<int64_t> numbers_in(const torch::Tensor& batch, int64_t pictures) {
 }
 
 TEST_F(ImageSourceTest, ScalesBytesToMinusOneToOneExactly) {
-  write_npy(path("all.npy"), torch::arange(256).to(torch::kUInt8).view({1, 1, 16, 16}));
+  write_npy(path("all.npy"),
+            torch::arange(256).to(torch::kUInt8).view({1, 1, 16, 16}).repeat({2, 1, 1, 1}));
   auto c = config("all.npy");
   c.held_out = 0;
   const auto source = open_data(c, torch::kCPU);
@@ -259,6 +260,11 @@ TEST_F(ImageSourceTest, StreamRefusesMixedSizes) {
     EXPECT_NE(text.find("zzz.png is 9 x 4"), std::string::npos) << text;
     EXPECT_NE(text.find("data.size"), std::string::npos) << text;
   }
+}
+
+TEST_F(ImageSourceTest, OneImageIsNoSet) {
+  write_folder(path("set"), numbered_pngs(1));
+  EXPECT_THROW(open_data(config("set"), torch::kCPU), Error);
 }
 
 TEST_F(ImageSourceTest, WhatCannotStreamSaysSo) {

@@ -207,6 +207,9 @@ std::unique_ptr<DataSource> open_image_source(const DataConfig& config, torch::D
     std::tie(train, evaluation) = split(std::move(train), config.held_out);
     test = *set;
   }
+  if (train.size() < 2) {
+    fail("{}: {} image to train on; two are needed at least", config.name, train.size());
+  }
   HeldOut held_out(*std::move(test), std::move(evaluation), config, hooks);
 
   const auto event = shape_of(*set, train, config);
