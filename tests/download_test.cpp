@@ -402,7 +402,7 @@ TEST_F(DataCommandTest, ListSaysWhereSetsAre) {
   const auto result = run_app({"data", "list", "--root", root()});
   EXPECT_EQ(result.code, 0) << result.err;
   for (const std::string& part : {std::string("25gaussians"), "in " + root() + "/cifar10",
-                                 std::string("ddaebm data get mnist")}) {
+                                  std::string("ddaebm data get mnist")}) {
     EXPECT_NE(result.out.find(part), std::string::npos) << part << " is not in: " << result.out;
   }
 }
