@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <iterator>
 #include <memory>
 
 #include "app/commands.h"
@@ -5,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "ddaebm/data/catalogue.h"
+#include "ddaebm/data/toy.h"
 #include "ddaebm/error.h"
 
 namespace ddaebm::app {
@@ -28,6 +32,17 @@ std::string bash(const CLI::App& app) {
     if (command->get_name() == "train" || command->get_name() == "settings") {
       const auto presets = preset_names();
       words.insert(words.end(), presets.begin(), presets.end());
+    }
+    // Of `data get` and its like, whose own words follow.
+    for (const auto* inner : command->get_subcommands(nullptr)) {
+      const auto more = words_of(*inner);
+      std::copy_if(more.begin(), more.end(), std::back_inserter(words), [&](const auto& word) {
+        return std::find(words.begin(), words.end(), word) == words.end();
+      });
+    }
+    if (command->get_name() == "data") {
+      for (const auto& toy : toy_list()) words.emplace_back(toy.name);
+      for (const auto& entry : image_catalogue()) words.push_back(entry.name);
     }
     cases += fmt::format("    {}) words=\"{}\" ;;\n", command->get_name(), fmt::join(words, " "));
   }

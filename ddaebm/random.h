@@ -41,7 +41,6 @@ class Random {
   torch::Device device() const { return device_; }
   uint64_t seed() const { return seed_; }
 
- private:
   // SplitMix64's finaliser: neighbouring seeds and steps give unrelated streams.
   static uint64_t mix(uint64_t x) {
     x += 0x9e3779b97f4a7c15U;
@@ -50,6 +49,7 @@ class Random {
     return x ^ (x >> 31U);
   }
 
+ private:
   torch::Device device_;
   uint64_t seed_;
   at::Generator generator_;

@@ -156,7 +156,8 @@ TEST_F(Cli, BadDataIsRefused) {
   expect_refused(with("word.csv", "1,2\n3,four\n"), {path("word.csv"), "four"});
   expect_refused(with("data.npy", "no array"), {path("data.npy")});
   expect_refused(with("data.txt", "1,2\n3,4\n"), {path("data.txt"), ".csv"});
-  expect_refused(train({"--set", "data.name=" + path("")}), {path("")});
+  fs::create_directory(path("bare"));
+  expect_refused(train({"--set", "data.name=" + path("bare")}), {path("bare"), "no images"});
 }
 
 TEST_F(Cli, BadRunsAreRefused) {

@@ -1,8 +1,11 @@
 #include "ddaebm/data/source.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 
+#include "ddaebm/data/image_source.h"
+#include "ddaebm/data/images.h"
 #include "ddaebm/error.h"
 #include "ddaebm/io/csv.h"
 #include "ddaebm/io/npy.h"
@@ -112,8 +115,14 @@ torch::Tensor read_rows(const std::string& path) {
   return rows;
 }
 
-std::unique_ptr<DataSource> open_data(const DataConfig& config, torch::Device device) {
+void ReadHooks::warn_on_stderr(const std::string& warning) {
+  fmt::print(stderr, "ddaebm: warning: {}\n", warning);
+}
+
+std::unique_ptr<DataSource> open_data(const DataConfig& config, torch::Device device,
+                                      const ReadHooks& hooks, uint64_t seed) {
   if (is_toy(config.name)) return std::make_unique<ToySource>(config);
+  if (is_image_data(config.name)) return open_image_source(config, device, hooks, seed);
   if (!std::filesystem::exists(config.name)) {
     fail("data.name '{}' is neither a built-in set nor a file; `ddaebm data list` shows the sets",
          config.name);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,12 +19,33 @@ struct DataConfig {
   std::string name = "25gaussians";
   Standardise standardise = Standardise::automatic;
   double held_out = 0.1;
+  std::string root;
+  int64_t size = 0;
+  std::vector<int64_t> crop = {0, 0, 0, 0};
+  bool flip = false;
+  int64_t limit = 0;
+  int64_t stacks = 128000;
+  double device_memory = 16;
 
   void visit(Fields& f) {
-    f("name", name, "a built-in set (`ddaebm data list`), or a .npy, .npz or .csv file");
+    f("name", name,
+      "a built-in set (`ddaebm data list`); a .npy, .npz or .csv file; a folder of images, LMDB, "
+      "tar, "
+      "IDX or CIFAR files");
     f("standardise", standardise, {"automatic", "always", "never"},
       "shift and scale columns to mean 0, deviation 1; automatic: files yes, built-in sets no");
-    f("held_out", held_out, between(0, 0.9), "files: share of rows kept for evaluation");
+    f("held_out", held_out, between(0, 0.9),
+      "files: share of rows or images kept for evaluation, where the set has no test part");
+    f("root", root, "folder of the built-in image sets; empty: $DDAEBM_DATA, else ~/.cache/ddaebm");
+    f("size", size, between(0, 4096),
+      "images: shorter side scaled to this, the middle square kept; 0: as stored");
+    f("crop", crop, at_least(0), "images: left, top, right, bottom, cut out first; zeros: no cut");
+    f("flip", flip, "images: mirror every other training image, by chance");
+    f("limit", limit, at_least(0), "images: train on the first so many; 0: all");
+    f("stacks", stacks, at_least(0),
+      "stackedmnist: training images, drawn once for all; 0: drawn afresh without end");
+    f("device_memory", device_memory, more_than(0),
+      "images: GiB that a set may take on the device; larger sets are read from disk as needed");
   }
 };
 
@@ -40,12 +62,23 @@ struct Units {
   }
 };
 
+// What reading tells on its way; called on the caller's thread.
+struct ReadHooks {
+  std::function<void(int64_t done, int64_t total)> progress;  // may be empty
+  std::function<void(const std::string&)> warn = warn_on_stderr;
+
+  static void warn_on_stderr(const std::string& warning);
+};
+
 // Data to train on and to evaluate against, in the data's own units.
 class DataSource {
  public:
   virtual ~DataSource() = default;
   // Shape of one datum.
   virtual std::vector<int64_t> event() const = 0;
+  // Called before each step, outside of what is captured, where data come from disk: the n data
+  // that the next draw gives. They depend on seed and step alone.
+  virtual void prepare(int64_t /*step*/, int64_t /*n*/) {}
   // n training data [n, ...] on the random numbers' device; can be captured in a CUDA graph.
   virtual torch::Tensor draw(int64_t n, Random& random) = 0;
   // n data for evaluation, none of them trained on where the set is finite (then at most all of
@@ -57,8 +90,9 @@ class DataSource {
 };
 
 // Opens what the settings name; rows of files are checked (finite, not empty) and moved to
-// `device`.
-std::unique_ptr<DataSource> open_data(const DataConfig& config, torch::Device device);
+// `device`. The seed is that of the run; it decides what data from disk come in which step.
+std::unique_ptr<DataSource> open_data(const DataConfig& config, torch::Device device,
+                                      const ReadHooks& hooks = {}, uint64_t seed = 0);
 
 // Rows [N, D] float64 of a .npy, .npz (one array) or .csv file; NaN and infinities are errors that
 // name the row.

@@ -1,5 +1,6 @@
 #include "ddaebm/io/image.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -93,6 +94,28 @@ torch::Tensor read_png(const std::filesystem::path& path) {
       stbi_load_from_memory(bytes, size, &width, &height, &stored_channels, kChannels));
   if (!pixels) fail("{}: the PNG picture is damaged: {}", path.string(), stbi_failure_reason());
   return torch::from_blob(pixels.get(), {height, width, kChannels}, torch::kUInt8).clone();
+}
+
+torch::Tensor image_grid(const torch::Tensor& images, int64_t columns) {
+  TORCH_CHECK(images.dim() == 4 && (images.size(1) == 1 || images.size(1) == kChannels) &&
+                  images.numel() > 0 && images.scalar_type() == torch::kUInt8 && columns > 0,
+              "image_grid: uint8 [N, 1 or 3, H, W] is wanted, not ", images.scalar_type(), " ",
+              images.sizes());
+  constexpr int64_t kGap = 2;
+  const int64_t n = images.size(0);
+  columns = std::min(columns, n);
+  const int64_t rows = (n + columns - 1) / columns;
+  const int64_t height = images.size(2) + kGap;
+  const int64_t width = images.size(3) + kGap;
+  auto grid =
+      torch::full({rows * height - kGap, columns * width - kGap, kChannels}, 255, torch::kUInt8);
+  const auto pixels = images.cpu().permute({0, 2, 3, 1});
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t top = i / columns * height;
+    const int64_t left = i % columns * width;
+    grid.slice(0, top, top + height - kGap).slice(1, left, left + width - kGap).copy_(pixels[i]);
+  }
+  return grid;
 }
 
 }  // namespace ddaebm

@@ -1,0 +1,234 @@
+#include "ddaebm/data/image_source.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "ddaebm/data/image_stream.h"
+#include "ddaebm/error.h"
+
+namespace ddaebm {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+
+// Bytes to the model's range.
+torch::Tensor scaled(const torch::Tensor& pixels) {
+  return pixels.to(torch::kFloat).div_(127.5).sub_(1);
+}
+
+Units identity_units(const std::vector<int64_t>& event) {
+  return {torch::zeros(event, torch::kDouble), torch::ones(event, torch::kDouble)};
+}
+
+// Images for evaluation, decoded when they are first asked for.
+class HeldOut {
+ public:
+  HeldOut(ImageSet set, std::vector<int64_t> which, const DataConfig& config, ReadHooks hooks)
+      : set_(std::move(set)), which_(std::move(which)), config_(config), hooks_(std::move(hooks)) {}
+
+  torch::Tensor draw(int64_t n, const std::vector<int64_t>& event, torch::Device device) {
+    n = std::min(n, static_cast<int64_t>(which_.size()));
+    if (!pixels_.defined() || asked_ < n) {
+      pixels_ = load_images(set_, {which_.begin(), which_.begin() + n}, config_, hooks_).pixels;
+      asked_ = n;
+      if (pixels_.sizes().slice(1) != at::IntArrayRef(event)) {
+        fail("{}: training images are {}, test images {}; set data.size", config_.name,
+             fmt::join(event, " x "), fmt::join(pixels_.sizes().slice(1), " x "));
+      }
+    }
+    return scaled(pixels_.slice(0, 0, std::min(n, pixels_.size(0))).to(device));
+  }
+
+ private:
+  ImageSet set_;
+  std::vector<int64_t> which_;
+  DataConfig config_;
+  ReadHooks hooks_;
+  torch::Tensor pixels_;  // the first asked_ of them that decode
+  int64_t asked_ = 0;
+};
+
+class ImageSource : public DataSource {
+ public:
+  ImageSource(const torch::Tensor& pixels, HeldOut held_out, bool flip, torch::Device device)
+      : pixels_(pixels.to(device)), held_out_(std::move(held_out)), flip_(flip) {}
+
+  std::vector<int64_t> event() const override { return pixels_.sizes().slice(1).vec(); }
+  torch::Tensor draw(int64_t n, Random& random) override {
+    auto batch = pixels_.index_select(0, random.integers(pixels_.size(0), {n}));
+    if (flip_) {
+      const auto mirrored = random.uniform({n, 1, 1, 1}, torch::kFloat) < 0.5;
+      batch = torch::where(mirrored, batch.flip(3), batch);
+    }
+    return scaled(batch);
+  }
+  torch::Tensor draw_held_out(int64_t n, Random&) override {
+    return held_out_.draw(n, event(), pixels_.device());
+  }
+  Units units() const override { return identity_units(event()); }
+
+ private:
+  torch::Tensor pixels_;  // uint8 [N, C, H, W]
+  HeldOut held_out_;
+  bool flip_;
+};
+
+class StreamSource : public DataSource {
+ public:
+  StreamSource(std::unique_ptr<ImageStream> stream, HeldOut held_out, std::vector<int64_t> event,
+               torch::Device device)
+      : stream_(std::move(stream)),
+        held_out_(std::move(held_out)),
+        event_(std::move(event)),
+        device_(device) {}
+
+  std::vector<int64_t> event() const override { return event_; }
+  void prepare(int64_t step, int64_t n) override {
+    const auto pixels = stream_->take(step, n);
+    // One tensor for all steps, as a captured step reads always the same memory.
+    if (!batch_.defined() || batch_.size(0) != n) {
+      batch_ = torch::empty(pixels.sizes(), torch::TensorOptions(torch::kUInt8).device(device_));
+    }
+    // LibTorch keeps pinned memory until the copy is done.
+    batch_.copy_(pixels, /*non_blocking=*/true);
+  }
+  torch::Tensor draw(int64_t n, Random&) override {
+    TORCH_CHECK(batch_.defined() && batch_.size(0) == n, "draw(", n, ") without prepare(step, ", n,
+                ")");
+    return scaled(batch_);
+  }
+  torch::Tensor draw_held_out(int64_t n, Random&) override {
+    return held_out_.draw(n, event_, device_);
+  }
+  Units units() const override { return identity_units(event_); }
+
+ private:
+  std::unique_ptr<ImageStream> stream_;
+  HeldOut held_out_;
+  std::vector<int64_t> event_;
+  torch::Device device_;
+  torch::Tensor batch_;  // uint8 [n, C, H, W]
+};
+
+// StackedMNIST: the digits on the device and which of them each stack takes.
+class StackedSource : public DataSource {
+ public:
+  StackedSource(const DataConfig& config, torch::Device device, const ReadHooks& hooks) {
+    if (config.size != 0 && config.size != 32) {
+      fail("stackedmnist: data.size is {}; the set is 32 x 32, leave it at 0", config.size);
+    }
+    DataConfig mnist = config;
+    mnist.name = "mnist";
+    mnist.limit = 0;
+    mnist.size = 0;
+    digits_ = read_images(mnist, Split::train, hooks).pixels.to(device);
+    test_digits_ = read_images(mnist, Split::test, hooks).pixels.to(device);
+    if (config.stacks == 0) return;
+    const int64_t n = config.limit > 0 ? std::min(config.limit, config.stacks) : config.stacks;
+    table_ = stack_table(n, digits_.size(0), Split::train).to(device);
+  }
+
+  std::vector<int64_t> event() const override { return {3, 32, 32}; }
+  torch::Tensor draw(int64_t n, Random& random) override {
+    const auto chosen = table_.defined()
+                            ? table_.index_select(0, random.integers(table_.size(0), {n}))
+                            : random.integers(digits_.size(0), {n, 3});
+    return scaled(stack_digits(digits_, chosen));
+  }
+  torch::Tensor draw_held_out(int64_t n, Random& random) override {
+    return scaled(stack_digits(test_digits_, random.integers(test_digits_.size(0), {n, 3})));
+  }
+  Units units() const override { return identity_units(event()); }
+
+ private:
+  torch::Tensor digits_, test_digits_;  // uint8 [N, 1, 28, 28]
+  torch::Tensor table_;                 // int64 [stacks, 3]; undefined: stacks without end
+};
+
+// The shape of one image once it is framed, from the first picture that decodes.
+std::vector<int64_t> shape_of(const ImageSet& set, const std::vector<int64_t>& which,
+                              const DataConfig& config) {
+  constexpr size_t kTries = 100;
+  for (size_t i = 0; set.files && i < std::min(kTries, which.size()); ++i) {
+    try {
+      return load_picture(*set.files, which[i], config).sizes().vec();
+    } catch (const WrongSize& error) {
+      fail("{} {}", set.files->name(which[i]), error.what());
+    } catch (const Error&) {  // load_images or the stream will name it
+    }
+  }
+  return load_images(set, {which.front()}, config, {}).pixels.sizes().slice(1).vec();
+}
+
+// Bytes of memory that the system can still give; without an answer, no limit.
+double available_memory() {
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  double kilobytes = 0;
+  for (std::string unit; file >> key >> kilobytes; std::getline(file, unit)) {
+    if (key == "MemAvailable:") return kilobytes * 1024;
+  }
+  return std::numeric_limits<double>::infinity();
+}
+
+// Splits by a shuffle that depends on nothing but the number of images, so that runs compare.
+std::pair<std::vector<int64_t>, std::vector<int64_t>> split(std::vector<int64_t> which,
+                                                            double share) {
+  const auto held_out = static_cast<size_t>(share * static_cast<double>(which.size()));
+  std::vector<int64_t> shuffled = which;
+  std::sort(shuffled.begin(), shuffled.end(), [](int64_t a, int64_t b) {
+    return Random::mix(static_cast<uint64_t>(a)) < Random::mix(static_cast<uint64_t>(b));
+  });
+  if (held_out == 0) return {std::move(which), std::move(shuffled)};
+  const auto middle = shuffled.begin() + static_cast<std::ptrdiff_t>(held_out);
+  std::vector<int64_t> train(middle, shuffled.end());
+  std::sort(train.begin(), train.end());  // in order of the disk
+  return {std::move(train), {shuffled.begin(), middle}};
+}
+
+}  // namespace
+
+std::unique_ptr<DataSource> open_image_source(const DataConfig& config, torch::Device device,
+                                              const ReadHooks& hooks, uint64_t seed) {
+  if (config.name == "stackedmnist") {
+    return std::make_unique<StackedSource>(config, device, hooks);
+  }
+  auto set = open_images(config, Split::train, hooks);
+  if (!set) fail("{}: has no training images", config.name);
+  auto test = open_images(config, Split::test, hooks);
+  auto train = first_indices(set->size(), config.limit);
+  std::vector<int64_t> evaluation;
+  if (test) {
+    evaluation = first_indices(test->size());
+  } else {
+    std::tie(train, evaluation) = split(std::move(train), config.held_out);
+    test = *set;
+  }
+  if (train.size() < 2) {
+    fail("{}: {} image to train on; two are needed at least", config.name, train.size());
+  }
+  HeldOut held_out(*std::move(test), std::move(evaluation), config, hooks);
+
+  const auto event = shape_of(*set, train, config);
+  const double bytes =
+      static_cast<double>(train.size()) * static_cast<double>(event[0] * event[1] * event[2]);
+  const bool fits = bytes <= config.device_memory * kGiB;
+  if (set->files && (!fits || bytes > 0.8 * available_memory())) {
+    auto stream = std::make_unique<ImageStream>(set->files, std::move(train), config, event, seed,
+                                                device.is_cuda(), hooks);
+    return std::make_unique<StreamSource>(std::move(stream), std::move(held_out), event, device);
+  }
+  if (!fits) {
+    fail(
+        "{}: {:.1f} GiB of images, data.device_memory is {} GiB; raise it, or store them as a "
+        "folder, LMDB or tar shards, which are read as needed",
+        config.name, bytes / kGiB, config.device_memory);
+  }
+  return std::make_unique<ImageSource>(load_images(*set, train, config, hooks).pixels,
+                                       std::move(held_out), config.flip, device);
+}
+
+}  // namespace ddaebm
