@@ -23,10 +23,12 @@ struct Options {
 
 void run(const Options& o) {
   const RunFolder folder{o.run};
-  Model model = Model::load(folder.path, parse_device(o.device));
+  const auto device = parse_device(o.device);
+  Model model = Model::load(folder.path, device);
   const auto settings = read_settings(o.run, {});
   const auto source = open_data(settings.data, torch::kCPU);
-  const Evaluation result = evaluate(model, *source, o.seed, o.samples);
+  const Evaluation result =
+      evaluate(model, *source, settings.data, {o.seed, o.samples, device, folder.path});
   nlohmann::ordered_json json;
   json["iteration"] = folder.checkpoints().back();
   for (const auto& [name, value] : result.numbers) json[name] = value;
@@ -57,7 +59,8 @@ void add_eval(CLI::App& app) {
   command->add_option("--device", o->device, "cpu, cuda or cuda:N")->capture_default_str();
   command->footer(
       "Known distributions: kl, js, hq, modes, mmd. Files: mean scores of held-out rows and of\n"
-      "samples, mmd. Writes evaluation.json, density.png and report.html into the run folder.\n"
+      "samples, mmd. Images: those scores, fid768 where the Inception network is found, modes of\n"
+      "stackedmnist. Writes evaluation.json, density.png and report.html into the run folder.\n"
       "Example:\n  ddaebm eval runs/25gaussians");
   command->callback([o] { run(*o); });
 }

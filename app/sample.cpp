@@ -1,3 +1,4 @@
+#include <cmath>
 #include <filesystem>
 #include <memory>
 
@@ -11,6 +12,7 @@
 #include "ddaebm/io/npy.h"
 #include "ddaebm/io/plot.h"
 #include "ddaebm/io/safetensors.h"
+#include "ddaebm/train/image_evaluation.h"
 #include "ddaebm/train/model.h"
 
 namespace ddaebm::app {
@@ -31,15 +33,20 @@ void run(const Options& o) {
   Model model = Model::load(o.run, parse_device(o.device));
   const auto samples = model.sample(o.n, o.seed);
   if (ending == ".csv") {
+    if (model.event().size() != 1)
+      fail("-o {}: images do not fit a table; use .npy or .png", o.out);
     write_csv(out, {{}, samples.to(torch::kDouble)});
   } else if (ending == ".npy") {
     write_npy(out, samples);
   } else if (ending == ".safetensors") {
     write_safetensors(out, {{{"samples", samples}}, {}});
+  } else if (model.event().size() == 3) {
+    const auto columns = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(o.n))));
+    write_png(out, image_grid(to_bytes(samples), columns));
   } else {
     if (model.event() != std::vector<int64_t>{2}) {
-      fail("-o {}: a picture needs 2-D data, this model has {} columns; use .csv or .npy", o.out,
-           model.event().at(0));
+      fail("-o {}: a picture needs images or 2-D data, this model has {} columns; use .csv or .npy",
+           o.out, model.event().at(0));
     }
     const double reach = samples.abs().max().item<double>() * 1.05;
     write_png(out, scatter(samples, {-reach, reach}, 600));
@@ -56,7 +63,8 @@ void add_sample(CLI::App& app) {
   command->add_option("-n", o->n, "How many")
       ->check(CLI::Range(int64_t{1}, int64_t{1000000000}))
       ->capture_default_str();
-  command->add_option("-o", o->out, "File: .csv, .npy, .safetensors, or .png for 2-D data")
+  command
+      ->add_option("-o", o->out, "File: .csv, .npy, .safetensors, or .png for images and 2-D data")
       ->required();
   command->add_option("--seed", o->seed, "The same seed draws the same samples")
       ->capture_default_str();
@@ -64,7 +72,8 @@ void add_sample(CLI::App& app) {
   command->footer(
       "Examples:\n"
       "  ddaebm sample runs/25gaussians -n 10000 -o points.csv\n"
-      "  ddaebm sample runs/25gaussians -n 10000 -o points.png");
+      "  ddaebm sample runs/25gaussians -n 10000 -o points.png\n"
+      "  ddaebm sample runs/cifar10 -n 64 -o grid.png --device cuda");
   command->callback([o] { run(*o); });
 }
 

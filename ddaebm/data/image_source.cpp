@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -68,6 +69,9 @@ class ImageSource : public DataSource {
   torch::Tensor draw_held_out(int64_t n, Random&) override {
     return held_out_.draw(n, event(), pixels_.device());
   }
+  torch::Tensor training_images(int64_t n) override {
+    return pixels_.slice(0, 0, std::min(n, pixels_.size(0))).to(torch::kCPU);
+  }
   Units units() const override { return identity_units(event()); }
 
  private:
@@ -78,10 +82,13 @@ class ImageSource : public DataSource {
 
 class StreamSource : public DataSource {
  public:
-  StreamSource(std::unique_ptr<ImageStream> stream, HeldOut held_out, std::vector<int64_t> event,
+  // `first` reads the first n training images.
+  StreamSource(std::unique_ptr<ImageStream> stream, HeldOut held_out,
+               std::function<torch::Tensor(int64_t n)> first, std::vector<int64_t> event,
                torch::Device device)
       : stream_(std::move(stream)),
         held_out_(std::move(held_out)),
+        first_(std::move(first)),
         event_(std::move(event)),
         device_(device) {}
 
@@ -103,11 +110,13 @@ class StreamSource : public DataSource {
   torch::Tensor draw_held_out(int64_t n, Random&) override {
     return held_out_.draw(n, event_, device_);
   }
+  torch::Tensor training_images(int64_t n) override { return first_(n); }
   Units units() const override { return identity_units(event_); }
 
  private:
   std::unique_ptr<ImageStream> stream_;
   HeldOut held_out_;
+  std::function<torch::Tensor(int64_t n)> first_;
   std::vector<int64_t> event_;
   torch::Device device_;
   torch::Tensor batch_;  // uint8 [n, C, H, W]
@@ -140,6 +149,11 @@ class StackedSource : public DataSource {
   }
   torch::Tensor draw_held_out(int64_t n, Random& random) override {
     return scaled(stack_digits(test_digits_, random.integers(test_digits_.size(0), {n, 3})));
+  }
+  torch::Tensor training_images(int64_t n) override {
+    const auto table = table_.defined() ? table_.slice(0, 0, std::min(n, table_.size(0)))
+                                        : stack_table(n, digits_.size(0), Split::train);
+    return stack_digits(digits_, table.to(digits_.device())).to(torch::kCPU);
   }
   Units units() const override { return identity_units(event()); }
 
@@ -217,9 +231,14 @@ std::unique_ptr<DataSource> open_image_source(const DataConfig& config, torch::D
       static_cast<double>(train.size()) * static_cast<double>(event[0] * event[1] * event[2]);
   const bool fits = bytes <= config.device_memory * kGiB;
   if (set->files && (!fits || bytes > 0.8 * available_memory())) {
+    auto first = [set = *set, train, config, hooks](int64_t n) {
+      const auto count = std::min<int64_t>(n, static_cast<int64_t>(train.size()));
+      return load_images(set, {train.begin(), train.begin() + count}, config, hooks).pixels;
+    };
     auto stream = std::make_unique<ImageStream>(set->files, std::move(train), config, event, seed,
                                                 device.is_cuda(), hooks);
-    return std::make_unique<StreamSource>(std::move(stream), std::move(held_out), event, device);
+    return std::make_unique<StreamSource>(std::move(stream), std::move(held_out), std::move(first),
+                                          event, device);
   }
   if (!fits) {
     fail(

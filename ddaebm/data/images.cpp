@@ -16,6 +16,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "ddaebm/data/catalogue.h"
+#include "ddaebm/data/cifar_python.h"
 #include "ddaebm/data/decode.h"
 #include "ddaebm/data/records.h"
 #include "ddaebm/data/workers.h"
@@ -50,9 +51,8 @@ bool is_cifar_python(const fs::path& path) {
 }
 
 Images read_cifar_python_batch(const fs::path& path) {
-  // HOOK: CIFAR python batches. Replace the next line by
-  //   auto [pixels, labels] = read_cifar_python(path); return {pixels, labels};
-  fail("{}: a pickled batch; fetch the binary version of the set", path.string());
+  auto [pixels, labels] = read_cifar_python(path);
+  return {pixels, labels};
 }
 
 // The labels of train-images-idx3-ubyte.gz lie beside it in train-labels-idx1-ubyte.gz.

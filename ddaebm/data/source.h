@@ -84,6 +84,9 @@ class DataSource {
   // n data for evaluation, none of them trained on where the set is finite (then at most all of
   // it).
   virtual torch::Tensor draw_held_out(int64_t n, Random& random) = 0;
+  // The first n images that are trained on (at most all), as they are stored: uint8 [n, C, H, W] on
+  // the CPU. Undefined where the data are not images.
+  virtual torch::Tensor training_images(int64_t /*n*/) { return {}; }
   virtual Units units() const = 0;
   // The distribution itself where it is known.
   virtual const Toy* toy() const { return nullptr; }

@@ -6,6 +6,7 @@
 #include "ddaebm/io/plot.h"
 #include "ddaebm/metrics/grid.h"
 #include "ddaebm/metrics/samples.h"
+#include "ddaebm/train/image_evaluation.h"
 
 namespace ddaebm {
 namespace {
@@ -33,11 +34,13 @@ torch::Tensor picture_of(Model& model, const Units& units, const torch::Tensor& 
 
 }  // namespace
 
-Evaluation evaluate(Model& model, DataSource& source, uint64_t seed, int64_t samples) {
-  Random random(torch::kCPU, seed);
+Evaluation evaluate(Model& model, DataSource& source, const DataConfig& config,
+                    const EvaluationOptions& options) {
+  if (source.event().size() == 3) return evaluate_images(model, source, config, options);
+  Random random(torch::kCPU, options.seed);
   random.restart(Random::kEvaluation, 0);
-  const auto data = source.draw_held_out(samples, random).to(torch::kCPU);
-  const auto generated = model.sample(samples, seed);
+  const auto data = source.draw_held_out(options.samples, random).to(torch::kCPU);
+  const auto generated = model.sample(options.samples, options.seed);
   const LogDensity log_density = [&](const torch::Tensor& x) { return model.log_density(x); };
 
   Evaluation out;
@@ -45,10 +48,10 @@ Evaluation evaluate(Model& model, DataSource& source, uint64_t seed, int64_t sam
     const LogDensity truth = [&](const torch::Tensor& x) { return toy->log_density(x); };
     const Grid fine;
     const Grid coarse{100, fine.low, fine.high};
-    const torch::TensorOptions options(torch::kDouble);
+    const torch::TensorOptions doubles(torch::kDouble);
     out.numbers.emplace_back("kl",
-                             kl_divergence(grid_log_probabilities(truth, fine, options),
-                                           grid_log_probabilities(log_density, fine, options)));
+                             kl_divergence(grid_log_probabilities(truth, fine, doubles),
+                                           grid_log_probabilities(log_density, fine, doubles)));
     out.numbers.emplace_back(
         "js", jensen_shannon(histogram(generated, coarse), cell_masses(truth, coarse)));
     if (toy->modes().size(0) > 0) {

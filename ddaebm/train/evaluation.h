@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,14 +15,26 @@ namespace ddaebm {
 // What a model is worth on its data.
 struct Evaluation {
   // In the order in which they are shown. Known distributions: kl, js, hq and modes where it has
-  // modes, mmd; files: mmd and mean scores of held-out rows and of samples.
+  // modes, mmd. Files: mmd and mean scores of held-out rows and of samples. Images: those scores,
+  // fid768 where the Inception network's weights are there, and for StackedMNIST modes and
+  // modes_kl.
   std::vector<std::pair<std::string, double>> numbers;
-  torch::Tensor picture;  // density beside data beside samples; undefined unless the data is 2-D
+  // Of 2-D data density beside data beside samples, of images samples beside data; else undefined.
+  torch::Tensor picture;
+};
+
+struct EvaluationOptions {
+  uint64_t seed = 0;
+  int64_t samples = 100000;
+  torch::Device device = torch::kCPU;  // of the metrics' own networks
+  // Where statistics of the training images are kept between evaluations; empty: nowhere.
+  std::filesystem::path cache;
 };
 
 // kl: KL(data || softmax E) over 400 x 400 points of [-4, 4]^2. js: Jensen-Shannon divergence of
 // `samples` generated points and the data on 100 x 100 cells. hq: share of points within four
 // standard deviations of a mode.
-Evaluation evaluate(Model& model, DataSource& source, uint64_t seed, int64_t samples = 100000);
+Evaluation evaluate(Model& model, DataSource& source, const DataConfig& data,
+                    const EvaluationOptions& options);
 
 }  // namespace ddaebm

@@ -1,5 +1,6 @@
 #include "ddaebm/train/trainer.h"
 
+#include <chrono>
 #include <cmath>
 #include <fstream>
 
@@ -42,9 +43,10 @@ void check_same_run(RunSettings& wanted, const RunFolder& folder) {
   }
 }
 
-// Drops the lines of iterations that the run will do again.
-void cut_metrics(const RunFolder& folder, int64_t iteration) {
-  if (!std::filesystem::exists(folder.metrics())) return;
+// Drops the lines of iterations that the run will do again. Returns the seconds that the rest took.
+double cut_metrics(const RunFolder& folder, int64_t iteration) {
+  double seconds = 0;
+  if (!std::filesystem::exists(folder.metrics())) return seconds;
   std::istringstream lines(read_file(folder.metrics()));
   std::string kept;
   for (std::string line; std::getline(lines, line);) {
@@ -52,9 +54,12 @@ void cut_metrics(const RunFolder& folder, int64_t iteration) {
     // A killed run may have left its last line half written.
     if (!json.is_object() || !json.contains("iteration")) continue;
     const auto& of = json["iteration"];
-    if (of.is_number_integer() && of.get<int64_t>() <= iteration) kept += line + "\n";
+    if (!of.is_number_integer() || of.get<int64_t>() > iteration) continue;
+    kept += line + "\n";
+    if (json.contains("seconds") && json["seconds"].is_number()) seconds = json["seconds"];
   }
   write_file(folder.metrics(), kept);
+  return seconds;
 }
 
 void append_line(const std::filesystem::path& path, const Json& json) {
@@ -70,7 +75,7 @@ class Training {
         options_(options),
         folder_{options.folder},
         tensors_(torch::TensorOptions(torch::kFloat).device(options.device)),
-        source_(open_data(settings.data, options.device)),
+        source_(open_data(settings.data, options.device, {}, static_cast<uint64_t>(settings.seed))),
         units_(source_->units()),
         random_(options.device, static_cast<uint64_t>(settings.seed)) {
     Random initial(torch::kCPU, static_cast<uint64_t>(settings.seed));
@@ -91,6 +96,7 @@ class Training {
     std::vector<torch::Tensor> changed = {losses_};
     for (const auto& [name, tensor] : optimizer_->state()) changed.push_back(tensor);
     random_.restart(Random::kTraining, 0);
+    source_->prepare(next_, config.batch);
     RepeatedStep step(
         [&] {
           const auto x0 = exact.to_model(source_->draw(config.batch, random_)).to(tensors_);
@@ -108,6 +114,7 @@ class Training {
       random_.restart(Random::kTraining, static_cast<uint64_t>(next_));
       progress_.fill_(static_cast<double>(next_) / static_cast<double>(config.iterations));
       optimizer_->set_iteration(next_, config.iterations);
+      source_->prepare(next_, config.batch);
       step();
       recent_[pending_++].copy_(losses_);
       ++next_;
@@ -149,7 +156,7 @@ class Training {
     if (there) {
       check_same_run(settings_, folder_);
       next_ = load_checkpoint(folder_, settings_.method, optimizer_->state(), units_).value_or(0);
-      cut_metrics(folder_, next_);
+      seconds_before_ = cut_metrics(folder_, next_);
     }
     write_file(folder_.config(), settings_.to_toml());
   }
@@ -179,6 +186,7 @@ class Training {
       line[names[k]] = mean[static_cast<int64_t>(k)].item<double>();
     }
     line["lr"] = settings_.train.optimizer.rate(next_ - 1, settings_.train.iterations);
+    line["seconds"] = seconds();
     append_line(folder_.metrics(), line);
     note_ = fmt::format("{} {:.3g}  {} {:.3g}", names[0], mean[0].item<double>(), names[1],
                         mean[1].item<double>());
@@ -203,15 +211,24 @@ class Training {
                                            folder_.checkpoint(checkpoints.back()).string()));
   }
 
+  // That the run has taken, over all its parts.
+  double seconds() const {
+    const std::chrono::duration<double> since = std::chrono::steady_clock::now() - start_;
+    return seconds_before_ + since.count();
+  }
+
   void evaluate_now() {
     const Optimizer::UseAverages averages(*optimizer_);
     Model model(*method_, units_, tensors_);
-    const Evaluation result = evaluate(model, *source_, static_cast<uint64_t>(settings_.seed),
-                                       settings_.train.evaluation_samples);
+    const Evaluation result =
+        evaluate(model, *source_, settings_.data,
+                 {static_cast<uint64_t>(settings_.seed), settings_.train.evaluation_samples,
+                  options_.device, folder_.path});
     numbers_ = result.numbers;
     Json line;
     line["iteration"] = next_;
     for (const auto& [name, value] : numbers_) line[name] = value;
+    line["seconds"] = seconds();
     append_line(folder_.metrics(), line);
     write_file(folder_.evaluation(), line.dump(2) + "\n");
     if (result.picture.defined()) write_png(folder_.picture(), result.picture);
@@ -230,6 +247,8 @@ class Training {
   torch::Tensor recent_;  // [log_every, losses], rows up to pending_ not yet logged
   int64_t pending_ = 0;
   int64_t next_ = 0;  // iterations done
+  double seconds_before_ = 0;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::string note_;
   std::vector<std::pair<std::string, double>> numbers_;
 };

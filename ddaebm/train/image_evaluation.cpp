@@ -1,0 +1,107 @@
+#include "ddaebm/train/image_evaluation.h"
+
+#include <algorithm>
+
+#include "ddaebm/data/catalogue.h"
+#include "ddaebm/data/images.h"
+#include "ddaebm/io/image.h"
+#include "ddaebm/io/plot.h"
+#include "ddaebm/metrics/digits.h"
+#include "ddaebm/metrics/fid.h"
+#include "ddaebm/metrics/inception.h"
+#include "ddaebm/train/progress.h"
+
+namespace ddaebm {
+namespace {
+
+constexpr int64_t kScored = 1000;      // images whose mean score is shown
+constexpr int64_t kReference = 50000;  // training images that FID compares with
+constexpr int64_t kFeatureBatch = 1000;
+constexpr int64_t kGrid = 8;  // columns and rows of a picture
+
+FeatureStatistics statistics_of(const Inception& network, const torch::Tensor& images,
+                                const std::string& source) {
+  Moments moments;
+  for (const auto& part : images.split(kFeatureBatch)) moments.add(network.features(part));
+  return moments.statistics(network.settings(), source);
+}
+
+// The training images' statistics, from the cache where it holds those of the same network and set.
+FeatureStatistics reference(const Inception& network, DataSource& source, const DataConfig& data,
+                            const std::filesystem::path& cache) {
+  const std::string what =
+      fmt::format("{} size {} crop {} limit {}, first {}", data.name, data.size,
+                  fmt::join(data.crop, ","), data.limit, kReference);
+  const auto file = cache / "fid768_reference.npz";
+  if (!cache.empty() && std::filesystem::exists(file)) {
+    auto kept = read_statistics(file);
+    if (kept.settings == network.settings() && kept.source == what) return kept;
+  }
+  auto made = statistics_of(network, source.training_images(kReference), what);
+  if (!cache.empty()) write_statistics(file, made);
+  return made;
+}
+
+// Trained once and kept beside the data.
+DigitClassifier digit_classifier(const DataConfig& data, torch::Device device) {
+  const auto file = data_root(data.root) / "digit_classifier.safetensors";
+  if (std::filesystem::exists(file)) return DigitClassifier::load(file, device);
+  DataConfig mnist = data;
+  mnist.name = "mnist";
+  mnist.limit = mnist.size = 0;
+  const auto digits = [&](Split split) {
+    const Images images = read_images(mnist, split);
+    return DigitSet{images.pixels, images.labels};
+  };
+  std::unique_ptr<Progress> bar;
+  const auto made =
+      train_digit_classifier(digits(Split::train), digits(Split::test), device, {},
+                             [&](int64_t done, int64_t total, double loss) {
+                               if (!bar)
+                                 bar = std::make_unique<Progress>("digit classifier", total, 0);
+                               bar->update(done, fmt::format("loss {:.3g}", loss));
+                             });
+  made.save(file);
+  return made;
+}
+
+}  // namespace
+
+torch::Tensor to_bytes(const torch::Tensor& images) {
+  return ((images + 1) * 127.5).round().clamp(0, 255).to(torch::kUInt8);
+}
+
+Evaluation evaluate_images(Model& model, DataSource& source, const DataConfig& data,
+                           const EvaluationOptions& options) {
+  Random random(torch::kCPU, options.seed);
+  random.restart(Random::kEvaluation, 0);
+  const auto real =
+      source.draw_held_out(std::min(options.samples, kScored), random).to(torch::kCPU);
+  const auto generated = model.sample(options.samples, options.seed);
+  const auto bytes = to_bytes(generated);
+
+  Evaluation out;
+  out.numbers.emplace_back("held_out_score", model.log_density(real).mean().item<double>());
+  out.numbers.emplace_back("sample_score",
+                           model.log_density(generated.slice(0, 0, kScored)).mean().item<double>());
+  if (const auto weights = find_inception(); weights && generated.size(1) == 3) {
+    const Inception network(*weights, torch::TensorOptions(torch::kFloat).device(options.device));
+    out.numbers.emplace_back("fid768",
+                             frechet_distance(statistics_of(network, bytes, "samples"),
+                                              reference(network, source, data, options.cache)));
+  }
+  if (data.name == "stackedmnist") {
+    const auto count = count_stacked_modes(digit_classifier(data, options.device), bytes);
+    out.numbers.emplace_back("modes", static_cast<double>(count.modes));
+    out.numbers.emplace_back("modes_kl", count.kl);
+  }
+  const auto grid = [&](const torch::Tensor& images) {
+    return image_grid(images.slice(0, 0, kGrid * kGrid), kGrid);
+  };
+  const auto shown =
+      real.size(0) < kGrid * kGrid ? source.training_images(kGrid * kGrid) : to_bytes(real);
+  out.picture = beside({grid(bytes), grid(shown)});
+  return out;
+}
+
+}  // namespace ddaebm
