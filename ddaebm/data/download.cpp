@@ -281,7 +281,7 @@ void unpack_archive(const fs::path& archive, const fs::path& folder,
 
 fs::path get_image_set(const ImageSetEntry& entry, const fs::path& root, const std::string& base,
                        const DownloadOptions& options) {
-  const fs::path target = root / entry.folders.front();
+  fs::path target = root / entry.folders.front();
   if (fs::exists(target)) return target;
   const fs::path downloads = target.string() + ".download";
   fs::create_directories(downloads);

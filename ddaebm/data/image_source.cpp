@@ -1,11 +1,11 @@
 #include "ddaebm/data/image_source.h"
 
 #include <algorithm>
-#include <fstream>
 #include <functional>
-#include <limits>
 #include <tuple>
 #include <utility>
+
+#include <unistd.h>
 
 #include "ddaebm/data/image_stream.h"
 #include "ddaebm/error.h"
@@ -177,30 +177,27 @@ std::vector<int64_t> shape_of(const ImageSet& set, const std::vector<int64_t>& w
   return load_images(set, {which.front()}, config, {}).pixels.sizes().slice(1).vec();
 }
 
-// Bytes of memory that the system can still give; without an answer, no limit.
-double available_memory() {
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  double kilobytes = 0;
-  for (std::string unit; file >> key >> kilobytes; std::getline(file, unit)) {
-    if (key == "MemAvailable:") return kilobytes * 1024;
-  }
-  return std::numeric_limits<double>::infinity();
+// Bytes of memory of this machine. Not what is free now: a resumed run must choose as the first
+// did.
+double physical_memory() {
+  return static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
+         static_cast<double>(::sysconf(_SC_PAGESIZE));
 }
 
 // Splits by a shuffle that depends on nothing but the number of images, so that runs compare.
-std::pair<std::vector<int64_t>, std::vector<int64_t>> split(std::vector<int64_t> which,
+std::pair<std::vector<int64_t>, std::vector<int64_t>> split(const std::vector<int64_t>& which,
                                                             double share) {
   const auto held_out = static_cast<size_t>(share * static_cast<double>(which.size()));
   std::vector<int64_t> shuffled = which;
   std::sort(shuffled.begin(), shuffled.end(), [](int64_t a, int64_t b) {
     return Random::mix(static_cast<uint64_t>(a)) < Random::mix(static_cast<uint64_t>(b));
   });
-  if (held_out == 0) return {std::move(which), std::move(shuffled)};
+  if (held_out == 0) return {which, std::move(shuffled)};
   const auto middle = shuffled.begin() + static_cast<std::ptrdiff_t>(held_out);
   std::vector<int64_t> train(middle, shuffled.end());
   std::sort(train.begin(), train.end());  // in order of the disk
-  return {std::move(train), {shuffled.begin(), middle}};
+  shuffled.erase(middle, shuffled.end());
+  return {std::move(train), std::move(shuffled)};
 }
 
 }  // namespace
@@ -218,7 +215,7 @@ std::unique_ptr<DataSource> open_image_source(const DataConfig& config, torch::D
   if (test) {
     evaluation = first_indices(test->size());
   } else {
-    std::tie(train, evaluation) = split(std::move(train), config.held_out);
+    std::tie(train, evaluation) = split(train, config.held_out);
     test = *set;
   }
   if (train.size() < 2) {
@@ -230,7 +227,7 @@ std::unique_ptr<DataSource> open_image_source(const DataConfig& config, torch::D
   const double bytes =
       static_cast<double>(train.size()) * static_cast<double>(event[0] * event[1] * event[2]);
   const bool fits = bytes <= config.device_memory * kGiB;
-  if (set->files && (!fits || bytes > 0.8 * available_memory())) {
+  if (set->files && (!fits || bytes > 0.8 * physical_memory())) {
     auto first = [set = *set, train, config, hooks](int64_t n) {
       const auto count = std::min<int64_t>(n, static_cast<int64_t>(train.size()));
       return load_images(set, {train.begin(), train.begin() + count}, config, hooks).pixels;

@@ -90,7 +90,7 @@ torch::Tensor read_idx(const fs::path& path) {
 }
 
 std::pair<torch::Tensor, torch::Tensor> read_cifar_binary(const fs::path& path) {
-  constexpr int64_t kPixels = 3 * 32 * 32;
+  constexpr int64_t kPixels = int64_t{3} * 32 * 32;
   const std::string bytes = read_file(path);
   const auto size = static_cast<int64_t>(bytes.size());
   int64_t labels = 0;
@@ -116,7 +116,7 @@ bool is_image_npy(const fs::path& path) {
 }
 
 torch::Tensor read_image_npy(const fs::path& path) {
-  const auto array = read_npy(path);
+  auto array = read_npy(path);
   const auto is_channels = [&](int64_t axis) {
     return array.size(axis) == 1 || array.size(axis) == 3;
   };

@@ -25,7 +25,7 @@ constexpr uint64_t kMaxHeld = uint64_t{16} << 30;
 // A tar file from a byte on. libarchive reads it through this object, which must not move.
 class TarReader {
  public:
-  TarReader(const fs::path& path, int64_t from) : path_(path), at_(from) {
+  TarReader(const fs::path& path, int64_t from) : at_(from) {
     file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (file_ < 0) fail("{}: cannot open: {}", path.string(), std::strerror(errno));
     struct stat status {};
@@ -46,7 +46,7 @@ class TarReader {
   TarReader(const TarReader&) = delete;
   TarReader& operator=(const TarReader&) = delete;
 
-  // The next member, or nothing at the end; `whole` turns false where the file ends too early.
+  // The next member, or nothing at the end; complaint() tells whether it came too early.
   archive_entry* next() {
     archive_entry* entry = nullptr;
     const int status = opened_ ? archive_read_next_header(archive_, &entry) : ARCHIVE_FATAL;
@@ -109,7 +109,6 @@ class TarReader {
     return step;
   }
 
-  const fs::path& path_;
   int file_ = -1;
   int64_t at_, size_ = 0;
   archive* archive_ = nullptr;
