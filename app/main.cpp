@@ -37,6 +37,7 @@ int main(int argc, char** argv) {
   ddaebm::app::add_eval(app);
   ddaebm::app::add_report(app);
   ddaebm::app::add_data(app);
+  ddaebm::app::add_import(app);
   ddaebm::app::add_settings(app);
   ddaebm::app::add_check(app);
   ddaebm::app::add_completion(app);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <sstream>
 
 #include "ddaebm/error.h"
 #include "ddaebm/io/safetensors.h"
@@ -60,13 +61,15 @@ std::vector<int64_t> RunFolder::checkpoints() const {
 }
 
 void save_checkpoint(const RunFolder& folder, int64_t iteration, const std::string& method,
-                     const std::vector<NamedTensor>& state, const Units& units, int64_t keep) {
+                     const std::vector<NamedTensor>& state, const Units& units, int64_t keep,
+                     const std::vector<std::string>& missing) {
   Safetensors file;
   for (const auto& [name, tensor] : state) file.tensors[name] = tensor.detach();
   file.tensors["units.shift"] = units.shift;
   file.tensors["units.scale"] = units.scale;
   file.metadata = {
       {"format", kFormat}, {"method", method}, {"iteration", std::to_string(iteration)}};
+  if (!missing.empty()) file.metadata["missing"] = fmt::format("{}", fmt::join(missing, " "));
   write_safetensors(folder.checkpoint(iteration), file);
 
   auto there = folder.checkpoints();
@@ -76,19 +79,22 @@ void save_checkpoint(const RunFolder& folder, int64_t iteration, const std::stri
   }
 }
 
-Units read_newest_units(const RunFolder& folder) {
+CheckpointFacts read_newest_facts(const RunFolder& folder) {
   const auto there = folder.checkpoints();
   if (there.empty()) {
     fail("{}: no checkpoint yet; train it first, or wait for the first one", folder.path.string());
   }
   const Checkpoint newest(folder.checkpoint(there.back()));
   const Units units{newest.tensor("units.shift"), newest.tensor("units.scale")};
-  if (units.shift.dim() != 1 || units.shift.numel() == 0 ||
+  if (units.shift.dim() == 0 || units.shift.numel() == 0 ||
       units.shift.sizes() != units.scale.sizes()) {
     fail("{}: its units have shapes [{}] and [{}], expected one number a column", newest.path,
          fmt::join(units.shift.sizes(), ", "), fmt::join(units.scale.sizes(), ", "));
   }
-  return units;
+  CheckpointFacts facts{units, {}};
+  std::istringstream names(newest.note("missing"));
+  for (std::string name; names >> name;) facts.missing.push_back(name);
+  return facts;
 }
 
 std::optional<int64_t> load_checkpoint(const RunFolder& folder, const std::string& method,

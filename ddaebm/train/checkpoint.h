@@ -27,12 +27,18 @@ struct RunFolder {
 };
 
 // Everything a run needs to go on: tensors in place, the next iteration, the data's units. Random
-// numbers are a function of seed and iteration, so they need no state.
+// numbers are a function of seed and iteration, so they need no state. `missing` names networks
+// whose weights were never trained (imported runs).
 void save_checkpoint(const RunFolder& folder, int64_t iteration, const std::string& method,
-                     const std::vector<NamedTensor>& state, const Units& units, int64_t keep);
+                     const std::vector<NamedTensor>& state, const Units& units, int64_t keep,
+                     const std::vector<std::string>& missing = {});
 
-// The units alone, of the newest checkpoint; an Error where there is none.
-Units read_newest_units(const RunFolder& folder);
+// What can be known of the newest checkpoint without its networks; an Error where there is none.
+struct CheckpointFacts {
+  Units units;
+  std::vector<std::string> missing;
+};
+CheckpointFacts read_newest_facts(const RunFolder& folder);
 
 // Copies the newest checkpoint's tensors into `state`, matched by name. Returns its iteration, or
 // nothing where there is no checkpoint. A truncated or foreign file, a missing tensor or one of

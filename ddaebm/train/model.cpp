@@ -68,10 +68,10 @@ Model Model::load(const std::filesystem::path& run, torch::Device device) {
   }
   RunSettings settings(ConfigFile::parse(read_file(folder.config()), folder.config().string()));
   // The data's dimension and units come with the checkpoint: the data itself is not needed.
-  const auto newest = read_newest_units(folder);
+  const auto newest = read_newest_facts(folder);
   const auto options = torch::TensorOptions(torch::kFloat).device(device);
   std::shared_ptr<Method> method =
-      settings.method_settings->build(newest.shift.sizes().vec(), options);
+      settings.method_settings->build(newest.units.shift.sizes().vec(), options);
   std::vector<NamedTensor> weights;
   for (const auto& item : method->module().named_parameters()) {
     weights.push_back({"average." + item.key(), item.value()});
@@ -79,14 +79,22 @@ Model Model::load(const std::filesystem::path& run, torch::Device device) {
   for (const auto& item : method->module().named_buffers()) {
     weights.push_back({"average." + item.key(), item.value()});
   }
-  Units units = newest;
+  Units units = newest.units;
   load_checkpoint(folder, settings.method, weights, units);
   Model model(*method, units, options);
   model.owned_ = std::move(method);
+  model.missing_ = newest.missing;
   return model;
 }
 
+void Model::need(const char* network, const char* use) const {
+  if (std::find(missing_.begin(), missing_.end(), network) == missing_.end()) return;
+  fail("this run was imported without its {}, which {} needs; import the checkpoint that has it",
+       network, use);
+}
+
 torch::Tensor Model::log_density(const torch::Tensor& x) {
+  need("energy", "scoring");
   const torch::NoGradGuard no_grad;
   const Evaluating guard(method_->module());
   std::vector<int64_t> wanted = {x.dim() > 0 ? x.size(0) : 0};
@@ -110,6 +118,7 @@ torch::Tensor Model::log_density(const torch::Tensor& x) {
 }
 
 torch::Tensor Model::sample(int64_t n, uint64_t seed) {
+  need("generator", "sampling");
   const torch::NoGradGuard no_grad;
   const Evaluating guard(method_->module());
   Random random(options_.device(), seed);

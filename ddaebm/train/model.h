@@ -30,12 +30,16 @@ class Model {
   torch::Tensor sample(int64_t n, uint64_t seed);
 
  private:
+  // An Error where the run lacks one of the networks that `use` needs.
+  void need(const char* network, const char* use) const;
+
   std::shared_ptr<Method> owned_;
   Method* method_;
   Units units_;
   torch::TensorOptions options_;
   std::vector<int64_t> event_;
   int64_t chunk_;
+  std::vector<std::string> missing_;  // networks that were never trained
 };
 
 }  // namespace ddaebm

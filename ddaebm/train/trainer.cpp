@@ -1,8 +1,10 @@
 #include "ddaebm/train/trainer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <functional>
 
 #include <nlohmann/json.hpp>
 
@@ -12,6 +14,7 @@
 #include "ddaebm/io/report.h"
 #include "ddaebm/train/evaluation.h"
 #include "ddaebm/train/graph.h"
+#include "ddaebm/train/memory.h"
 #include "ddaebm/train/progress.h"
 
 namespace ddaebm {
@@ -96,18 +99,17 @@ class Training {
     std::vector<torch::Tensor> changed = {losses_};
     for (const auto& [name, tensor] : optimizer_->state()) changed.push_back(tensor);
     random_.restart(Random::kTraining, 0);
+    const auto iteration = [&](int64_t batch) {
+      const auto x0 = exact.to_model(source_->draw(batch, random_)).to(tensors_);
+      losses_.copy_(method_->step(x0, progress_, random_,
+                                  [&](size_t player, const torch::Tensor& loss, bool final_part) {
+                                    optimizer_->update(player, loss, final_part);
+                                  }));
+      optimizer_->average_buffers();
+    };
+    if (source_->event().size() == 3) check_memory(iteration, changed);
     source_->prepare(next_, config.batch);
-    RepeatedStep step(
-        [&] {
-          const auto x0 = exact.to_model(source_->draw(config.batch, random_)).to(tensors_);
-          losses_.copy_(
-              method_->step(x0, progress_, random_,
-                            [&](size_t player, const torch::Tensor& loss, bool final_part) {
-                              optimizer_->update(player, loss, final_part);
-                            }));
-          optimizer_->average_buffers();
-        },
-        changed, options_.device);
+    RepeatedStep step([&] { iteration(config.batch); }, changed, options_.device);
 
     Progress bar(settings_.data.name, config.iterations, next_);
     while (next_ < config.iterations) {
@@ -159,6 +161,43 @@ class Training {
       seconds_before_ = cut_metrics(folder_, next_);
     }
     write_file(folder_.config(), settings_.to_toml());
+  }
+
+  // Expects what a step will take from what steps on two and on four images take, and says so
+  // before the first.
+  void check_memory(const std::function<void(int64_t batch)>& iteration,
+                    const std::vector<torch::Tensor>& changed) {
+    const int64_t at_once = method_->micro_batch > 0
+                                ? std::min(method_->micro_batch, settings_.train.batch)
+                                : settings_.train.batch;
+    if (at_once < 8 || !options_.device.is_cuda()) return;
+    std::vector<torch::Tensor> kept;
+    for (const auto& tensor : changed) kept.push_back(tensor.detach().clone());
+    const auto peak = [&](int64_t batch) {
+      source_->prepare(next_, batch);
+      iteration(batch);  // libraries take workspaces at their first call
+      return static_cast<double>(
+          peak_memory([&] { iteration(batch); }, options_.device).value_or(0));
+    };
+    const double two = peak(2);
+    const double an_image = std::max(0.0, (peak(4) - two) / 2);
+    const double expected = two + static_cast<double>(at_once - 2) * an_image;
+    const torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < changed.size(); ++i) torch::Tensor(changed[i]).copy_(kept[i]);
+    const auto available = static_cast<double>(free_memory(options_.device));
+    constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+    if (available > 0 && expected > available) {
+      const auto fits = static_cast<int64_t>(2 + (0.9 * available - two) / an_image);
+      fail(
+          "a step on {} images is expected to take {:.1f} GiB, {:.1f} GiB are free on {}; set "
+          "train.micro_batch={}, or image_net.precision=\"bf16\"",
+          at_once, expected / kGiB, available / kGiB, options_.device.str(),
+          std::max<int64_t>(1, fits));
+    }
+    if (!options_.quiet) {
+      fmt::print(stderr, "a step is expected to take {:.1f} of {:.1f} GiB\n", expected / kGiB,
+                 available / kGiB);
+    }
   }
 
   // Reads the losses back, looks for the first that is not sound, and writes their means.
@@ -257,7 +296,16 @@ class Training {
 
 TrainResult train(RunSettings& settings, const TrainOptions& options,
                   const std::atomic<int>& stop) {
-  return Training(settings, options).run(stop);
+  try {
+    return Training(settings, options).run(stop);
+  } catch (const c10::Error& error) {
+    const std::string what = error.what_without_backtrace();
+    if (what.find("out of memory") == std::string::npos) throw;
+    fail(
+        "{} has no memory left for this; lower train.batch, or set train.micro_batch to a part of "
+        "it, or image_net.precision=\"bf16\"",
+        options.device.str());
+  }
 }
 
 }  // namespace ddaebm

@@ -1,0 +1,367 @@
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <map>
+
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/cuda.h>
+
+#include "ddaebm/error.h"
+#include "ddaebm/methods/ddaebm.h"
+#include "ddaebm/ops/conv.h"
+#include "ddaebm/ops/group_norm.h"
+#include "ddaebm/ops/resample.h"
+#include "ddaebm/train/optimizer.h"
+
+namespace ddaebm {
+namespace {
+
+using torch::Tensor;
+const torch::TensorOptions kDoubles(torch::kDouble);
+
+ImageNetConfig small_net() {
+  ImageNetConfig net;
+  net.channels = 8;
+  net.multipliers = {1, 2};
+  net.blocks = net.energy_blocks = 1;
+  net.attention = {8};
+  net.dropout = 0.0;
+  net.latent = 5;
+  net.latent_width = 12;
+  net.latent_layers = 1;
+  net.encoder_width = 4;
+  net.encoder_time = 8;
+  return net;
+}
+
+ScheduleConfig image_schedule() {
+  ScheduleConfig schedule;
+  schedule.beta_min = 0.1;
+  schedule.beta_max = 20.0;
+  schedule.beta_limit = 0.999;
+  schedule.posterior_variance_floor = 1e-4;
+  return schedule;
+}
+
+GameConfig image_game() {
+  GameConfig game;
+  game.reconstruction = Reconstruction::mse;
+  return game;
+}
+
+// Last layers that start at zero hide the rest: every parameter gets a size.
+void stir(torch::nn::Module& module) {
+  const torch::NoGradGuard no_grad;
+  for (auto& parameter : module.parameters()) {
+    parameter.add_(0.1 * torch::randn_like(parameter));
+  }
+}
+
+std::unique_ptr<Ddaebm> small_method(const torch::TensorOptions& options,
+                                     const ImageNetConfig& net = small_net(), int64_t size = 16) {
+  torch::manual_seed(1);
+  auto method = std::make_unique<Ddaebm>(Schedule(image_schedule()), image_game(),
+                                         make_image_networks({3, size}, 4, net), net.latent,
+                                         std::vector<int64_t>{3, size, size}, options);
+  return method;
+}
+
+int64_t count(torch::nn::Module& module) {
+  int64_t n = 0;
+  for (const auto& parameter : module.parameters()) n += parameter.numel();
+  return n;
+}
+
+// First and second derivatives of f in all inputs against central differences, along random
+// directions.
+void expect_derivatives(const std::function<Tensor(const std::vector<Tensor>&)>& f,
+                        const std::vector<std::vector<int64_t>>& shapes) {
+  torch::manual_seed(0);
+  std::vector<Tensor> at;
+  std::vector<Tensor> way;
+  for (const auto& shape : shapes) {
+    at.push_back(torch::randn(shape, kDoubles));
+    way.push_back(torch::randn(shape, kDoubles));
+  }
+  const auto moved = [&](double h) {
+    std::vector<Tensor> inputs;
+    for (size_t i = 0; i < at.size(); ++i) {
+      inputs.push_back((at[i] + h * way[i]).requires_grad_());
+    }
+    return inputs;
+  };
+  const auto weight = torch::randn_like(f(at));
+  const auto value = [&](double h) { return (f(moved(h)) * weight).sum().item<double>(); };
+  // Its gradient in the first input, along a fixed direction.
+  const auto along = torch::randn(shapes[0], kDoubles);
+  const auto slope_of = [&](const std::vector<Tensor>& inputs) {
+    const auto loss = (f(inputs) * weight).sum();
+    const auto g = torch::autograd::grad({loss}, {inputs[0]}, {}, true, /*create_graph=*/true)[0];
+    return (g * along).sum();
+  };
+  const auto total = [&](const std::vector<Tensor>& gradients) {
+    double sum = 0;
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      if (gradients[i].defined()) sum += (gradients[i] * way[i]).sum().item<double>();
+    }
+    return sum;
+  };
+  const double h = 1e-4;
+  const auto inputs = moved(0);
+  const double first = total(torch::autograd::grad({(f(inputs) * weight).sum()}, inputs));
+  EXPECT_NEAR(first, (value(h) - value(-h)) / (2 * h), 1e-5 * std::max(1.0, std::abs(first)));
+  const auto slope = slope_of(inputs);
+  const double second =
+      slope.requires_grad()
+          ? total(torch::autograd::grad({slope}, inputs, {}, {}, false, /*allow_unused=*/true))
+          : 0.0;
+  const double difference =
+      (slope_of(moved(h)).item<double>() - slope_of(moved(-h)).item<double>()) / (2 * h);
+  EXPECT_NEAR(second, difference, 1e-5 * std::max(1.0, std::abs(second)));
+}
+
+TEST(ImageOperators, ConvolutionsDerivatives) {
+  for (const auto& [kernel, stride, padding] :
+       {std::tuple<int64_t, int64_t, int64_t>{3, 1, 1}, {1, 1, 0}, {3, 2, 0}, {4, 2, 1}}) {
+    const ops::ConvShape shape{stride, padding};
+    // Squared, so that second derivatives are not constant.
+    expect_derivatives(
+        [&](const auto& in) { return ops::conv2d(in[0], in[1], in[2], shape).square(); },
+        {{2, 3, 8, 8}, {4, 3, kernel, kernel}, {4}});
+  }
+}
+
+TEST(ImageOperators, ResamplingsDerivatives) {
+  for (const auto filter : {ops::Filter::fir, ops::Filter::box}) {
+    expect_derivatives([&](const auto& in) { return ops::upsample(in[0], filter).square(); },
+                       {{2, 3, 4, 6}});
+    expect_derivatives([&](const auto& in) { return ops::downsample(in[0], filter).square(); },
+                       {{2, 3, 4, 6}});
+  }
+  expect_derivatives([&](const auto& in) { return ops::smooth(in[0]).square(); }, {{2, 3, 4, 6}});
+}
+
+TEST(ImageOperators, GroupNormsDerivatives) {
+  for (const bool silu : {true, false}) {
+    const ops::GroupNormConfig config{.groups = 2, .silu = silu};
+    const auto norm = [&](const auto& in) { return ops::group_norm(in[0], in[1], in[2], config); };
+    expect_derivatives(norm, {{3, 6, 4, 4}, {6}, {6}});
+    expect_derivatives(norm, {{3, 6, 4, 4}, {3, 6}, {3, 6}});
+  }
+}
+
+TEST(ImageOperators, FirKeepsAConstantInside) {
+  const auto x = torch::ones({1, 1, 8, 8}, kDoubles);
+  const auto inside = [](const Tensor& y) {
+    return y.slice(2, 2, y.size(2) - 2).slice(3, 2, y.size(3) - 2);
+  };
+  for (const auto& y :
+       {ops::upsample(x, ops::Filter::fir),
+        ops::downsample(ops::upsample(x, ops::Filter::fir), ops::Filter::fir), ops::smooth(x)}) {
+    EXPECT_LT((inside(y) - 1).abs().max().item<double>(), 1e-12);
+  }
+}
+
+TEST(ImageNetworks, HaveTheSourcesNumberOfParameters) {
+  const auto nets = make_image_networks({3, 32}, 4, ImageNetConfig());
+  EXPECT_EQ(count(*nets.generator), 48432515);
+  EXPECT_EQ(count(*nets.energy), 40279171);
+  EXPECT_EQ(count(*nets.encoder), 4772872);
+}
+
+TEST(ImageNetworks, StartAsInTheSources) {
+  torch::manual_seed(0);
+  const auto nets = make_image_networks({3, 16}, 4, small_net());
+  nets.energy->to(torch::kDouble);
+  const auto x = torch::randn({4, 3, 16, 16}, kDoubles);
+  const auto t = torch::tensor({0, 1, 2, 3});
+  // The last convolution is as good as zero: E = -|x|^2 / 2.
+  const auto expected = -0.5 * x.square().flatten(1).sum(1);
+  EXPECT_LT((nets.energy->forward(x, t) - expected).abs().max().item<double>(), 0.05);
+  for (const auto& item : nets.generator->named_parameters()) {
+    const auto& name = item.key();
+    if (name.find("style.bias") != std::string::npos) {
+      const auto half = item.value().size(0) / 2;
+      EXPECT_TRUE((item.value().slice(0, 0, half) == 1).all().item<bool>()) << name;
+      EXPECT_TRUE((item.value().slice(0, half) == 0).all().item<bool>()) << name;
+    } else if (name == "net.down0_block0.conv0.weight") {
+      // Uniform with variance 1 / mean of the fans: 8 channels in and out, 9 taps.
+      const double bound = std::sqrt(3.0 / (8 * 9));
+      EXPECT_LE(item.value().abs().max().item<double>(), bound);
+      EXPECT_NEAR(item.value().std().item<double>(), bound / std::sqrt(3.0), 0.1 * bound);
+    } else if (name.find("bias") != std::string::npos) {
+      EXPECT_TRUE((item.value() == 0).all().item<bool>()) << name;
+    }
+  }
+}
+
+TEST(ImageNetworks, TakeOneImage) {
+  auto large = small_net();
+  large.encoder = ImageEncoder::large;
+  for (const auto& [net, size] :
+       {std::pair<ImageNetConfig, int64_t>{small_net(), 16}, {small_net(), 32}, {large, 64}}) {
+    const auto nets = make_image_networks({3, size}, 4, net);
+    const auto x = torch::randn({1, 3, size, size}, kDoubles);
+    const auto t = torch::tensor({2});
+    const auto q = nets.encoder->forward(x, x, t);
+    EXPECT_EQ(q.mean.sizes(), (std::vector<int64_t>{1, 5}));
+    EXPECT_EQ(q.log_variance.sizes(), (std::vector<int64_t>{1, 5}));
+    EXPECT_EQ(nets.generator->forward(x, torch::randn({1, 5}, kDoubles), t).sizes(), x.sizes());
+    EXPECT_EQ(nets.energy->forward(x, t).sizes(), (std::vector<int64_t>{1}));
+  }
+}
+
+TEST(ImageNetworks, RefuseSizesThatCannotBeHalved) {
+  auto net = small_net();
+  net.multipliers = {1, 1, 1, 1};
+  EXPECT_THROW(make_image_networks({3, 36}, 4, net), Error);
+  EXPECT_THROW(make_image_networks({3, 24}, 4, small_net()), Error);  // the encoder ends at 4x4
+  net = small_net();
+  net.encoder = ImageEncoder::large;
+  EXPECT_THROW(make_image_networks({3, 32}, 4, net), Error);
+}
+
+TEST(ImageNetworks, TimeAndLatentMatter) {
+  torch::manual_seed(0);
+  const auto nets = make_image_networks({3, 16}, 4, small_net());
+  stir(*nets.generator);
+  stir(*nets.energy);
+  const auto x = torch::randn({1, 3, 16, 16}, kDoubles).expand({2, 3, 16, 16});
+  const auto differ = [](const Tensor& y) {
+    return (y[0] - y[1]).abs().max().item<double>() > 1e-4;
+  };
+  const auto z = torch::randn({2, 5}, kDoubles);
+  EXPECT_TRUE(differ(nets.energy->forward(x, torch::tensor({0, 3}))));
+  EXPECT_TRUE(differ(nets.generator->forward(x, z, torch::tensor({1, 1}))));
+  EXPECT_TRUE(
+      differ(nets.generator->forward(x, z.slice(0, 0, 1).expand({2, 5}), torch::tensor({0, 3}))));
+}
+
+// Plays `steps` iterations with draws made on the CPU, and returns the losses of each.
+std::vector<double> losses_of(const torch::TensorOptions& options, const ImageNetConfig& net,
+                              int64_t size, int64_t batch, int steps,
+                              std::map<std::string, Tensor>* weights = nullptr,
+                              int64_t micro_batch = 0) {
+  auto method = small_method(options, net, size);
+  method->micro_batch = micro_batch;
+  OptimizerConfig adam;
+  adam.lr = 1e-4;
+  Optimizer optimizer(*method, adam);
+  const auto on_cpu = options.device(torch::kCPU);
+  const auto x0 = torch::rand({batch, 3, size, size}, on_cpu) * 2 - 1;
+  std::vector<double> losses;
+  const auto update = [&](size_t player, const Tensor& loss, bool last) {
+    optimizer.update(player, loss, last);
+  };
+  for (int step = 0; step < steps; ++step) {
+    optimizer.set_iteration(step, steps);
+    const auto like_x = [&] { return torch::randn_like(x0).to(options); };
+    const auto like_z = [&] { return torch::randn({batch, net.latent}, on_cpu).to(options); };
+    Noise noise;
+    noise.t = torch::randint(4, {batch}, torch::kLong).to(options.device());
+    noise.eps_t = like_x();
+    noise.eps_next = like_x();
+    noise.z = like_z();
+    noise.eps_fake = like_x();
+    noise.eps_encoder = like_z();
+    const auto it = method->play(x0.to(options), torch::zeros({}, options), noise, update);
+    losses.push_back(it.energy_loss.item<double>());
+    losses.push_back(it.generator_loss.item<double>());
+  }
+  if (weights != nullptr) {
+    for (const auto& item : method->module().named_parameters()) {
+      (*weights)[item.key()] = item.value().detach().clone();
+    }
+  }
+  return losses;
+}
+
+TEST(ImageTraining, AGpuFollowsTheCpu) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU here";
+  const bool full = std::getenv("DDAEBM_FULL_NETWORK") != nullptr;  // minutes on a CPU
+  auto net = full ? ImageNetConfig() : small_net();
+  net.dropout = 0.0;
+  const int64_t size = full ? 32 : 16;
+  const auto cpu = losses_of(torch::TensorOptions(torch::kFloat), net, size, 4, 10);
+  const auto gpu =
+      losses_of(torch::TensorOptions(torch::kFloat).device(torch::kCUDA), net, size, 4, 10);
+  for (size_t i = 0; i < cpu.size(); ++i) {
+    EXPECT_NEAR(gpu[i], cpu[i], 1e-4 * std::abs(cpu[i])) << "loss " << i;
+  }
+}
+
+TEST(ImageTraining, MicroBatchesGiveTheWholeBatchsStep) {
+  std::vector<Tensor> results;
+  std::vector<Tensor> losses;
+  for (const int64_t micro_batch : {0, 2, 3}) {
+    auto method = small_method(kDoubles);
+    stir(method->module());
+    method->micro_batch = micro_batch;
+    OptimizerConfig adam;
+    adam.beta2 = 0.9;
+    adam.eps = 1e-3;  // Adam's first step is else the sign of the gradient alone
+    Optimizer optimizer(*method, adam);
+    optimizer.set_iteration(0, 1);
+    Random random(torch::kCPU, 3);
+    const auto x0 = torch::rand({7, 3, 16, 16}, kDoubles) * 2 - 1;
+    random.restart(Random::kTraining, 0);
+    losses.push_back(method->step(x0, torch::zeros({}, kDoubles), random,
+                                  [&](size_t player, const Tensor& loss, bool last) {
+                                    optimizer.update(player, loss, last);
+                                  }));
+    std::vector<Tensor> flat;
+    for (const auto& parameter : method->module().parameters()) {
+      flat.push_back(parameter.detach().reshape({-1}));
+    }
+    results.push_back(torch::cat(flat));
+  }
+  for (size_t i = 1; i < results.size(); ++i) {
+    EXPECT_LT((results[i] - results[0]).abs().max().item<double>(), 1e-11);
+    EXPECT_LT(
+        ((losses[i] - losses[0]).abs() / losses[0].abs().clamp_min(1e-3)).max().item<double>(),
+        1e-11);
+  }
+}
+
+TEST(ImageTraining, Bfloat16StaysNearFloat32) {
+  auto net = small_net();
+  const auto energy = [&](Precision precision) {
+    net.precision = precision;
+    auto method = small_method(torch::TensorOptions(torch::kFloat), net);
+    stir(method->module());
+    method->module().eval();
+    return method->log_density(torch::rand({4, 3, 16, 16}));
+  };
+  const auto full = energy(Precision::float32);
+  const auto half = energy(Precision::bf16);
+  EXPECT_EQ(half.scalar_type(), torch::kFloat);
+  const double error = ((full - half).abs() / full.abs()).max().item<double>();
+  EXPECT_LT(error, 0.05);
+  EXPECT_GT(error, 0.0);
+}
+
+TEST(ImageSampling, TheDenoisingStepFollowsTheEnergysGradient) {
+  const auto sample = [&](double eta) {
+    torch::manual_seed(1);
+    auto game = image_game();
+    game.denoise = eta;
+    const auto net = small_net();
+    Ddaebm method(Schedule(image_schedule()), game, make_image_networks({3, 16}, 4, net),
+                  net.latent, {3, 16, 16}, kDoubles);
+    stir(method.module());
+    Random random(torch::kCPU, 5);
+    random.restart(Random::kSampling, 0);
+    const torch::NoGradGuard no_grad;
+    auto x = method.sample(2, random);
+    return std::pair(x, method.log_density(x));
+  };
+  const auto [plain, before] = sample(0.0);
+  const auto [moved, after] = sample(1e-5);
+  const auto [further, last] = sample(2e-5);
+  EXPECT_LT(((further - plain) - 2 * (moved - plain)).abs().max().item<double>(), 1e-12);
+  EXPECT_TRUE((after > before).all().item<bool>());
+}
+
+}  // namespace
+}  // namespace ddaebm
