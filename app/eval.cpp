@@ -33,7 +33,7 @@ void run(const Options& o) {
   json["iteration"] = folder.checkpoints().back();
   for (const auto& [name, value] : result.numbers) json[name] = value;
   write_file(folder.evaluation(), json.dump(2) + "\n");
-  if (result.picture.defined()) write_png(folder.picture(), result.picture);
+  if (result.picture.defined()) write_png(folder.path / result.picture_name, result.picture);
   write_report(folder.path);
   show_numbers(result.numbers);
   fmt::print("written: {}\n", folder.evaluation().string());
@@ -60,7 +60,7 @@ void add_eval(CLI::App& app) {
   command->footer(
       "Known distributions: kl, js, hq, modes, mmd. Files: mean scores of held-out rows and of\n"
       "samples, mmd. Images: those scores, fid768 where the Inception network is found, modes of\n"
-      "stackedmnist. Writes evaluation.json, density.png and report.html into the run folder.\n"
+      "stackedmnist. Writes evaluation.json, a picture and report.html into the run folder.\n"
       "Example:\n  ddaebm eval runs/25gaussians");
   command->callback([o] { run(*o); });
 }

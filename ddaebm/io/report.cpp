@@ -55,25 +55,32 @@ const std::vector<std::pair<std::string, std::string>>& meanings() {
       {"kl", "KL(data ‖ model density) on a 400×400 grid, nats; 0 is perfect"},
       {"js", "Jensen–Shannon divergence of samples and data, nats; 0 is perfect"},
       {"hq", "share of samples within four deviations of a mode; 1 is perfect"},
+      {"fid768",
+       "Fréchet distance of 768 Inception features of samples and training images; 0 is perfect"},
       {"modes", "modes that samples reach"},
+      {"modes_kl", "KL(modes of samples ‖ uniform), nats; about .02 is as good as it gets"},
       {"mmd", "squared maximum mean discrepancy of samples and data; 0 is perfect"},
       {"held_out_score", "mean log-density, not normalised, of rows not trained on"},
       {"sample_score", "mean log-density, not normalised, of samples"}};
   return all;
 }
 
-// name -> points (iteration, value), over all lines of metrics.jsonl.
-std::map<std::string, std::vector<std::pair<double, double>>> read_series(const fs::path& path) {
-  std::map<std::string, std::vector<std::pair<double, double>>> series;
+// name -> points (iteration or minutes, value), over all lines of metrics.jsonl that have both.
+using SeriesByName = std::map<std::string, std::vector<std::pair<double, double>>>;
+enum class Over { iterations, minutes };
+SeriesByName read_series(const fs::path& path, Over over = Over::iterations) {
+  SeriesByName series;
   if (!fs::exists(path)) return series;
   std::istringstream lines(read_file(path));
   for (std::string line; std::getline(lines, line);) {
     const auto json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     // A line that a killed run left half written is passed over.
     if (!json.is_object() || !json.contains("iteration")) continue;
-    if (!json["iteration"].is_number()) continue;
+    const char* key = over == Over::iterations ? "iteration" : "seconds";
+    if (!json.contains(key) || !json[key].is_number()) continue;
+    const double x = json[key].get<double>() / (over == Over::iterations ? 1.0 : 60.0);
     for (const auto& [name, value] : json.items()) {
-      if (value.is_number()) series[name].emplace_back(json["iteration"], value.get<double>());
+      if (value.is_number()) series[name].emplace_back(x, value.get<double>());
     }
   }
   return series;
@@ -123,6 +130,20 @@ void write_report(const fs::path& run_folder) {
         base64(read_file(picture)));
   }
 
+  if (fs::exists(run_folder / "samples.png")) {
+    body += fmt::format(
+        "<section><h2>Samples, data</h2><figure><img alt=\"Generated images beside images of the "
+        "data\" src=\"data:image/png;base64,{}\"><div class=panels><span>samples</span>"
+        "<span>data</span></div></figure></section>\n",
+        base64(read_file(run_folder / "samples.png")));
+  }
+
+  const auto by_time = read_series(run_folder / "metrics.jsonl", Over::minutes);
+  const auto time_chart = [&](const char* title, const std::string& key) {
+    const auto found = by_time.find(key);
+    if (found == by_time.end() || found->second.size() < 2) return std::string();
+    return line_chart(title, "minutes", {{key, found->second}}, true);
+  };
   const auto chart = [&](const char* title, const std::vector<std::string>& keys, bool log_y) {
     std::vector<Series> lines;
     for (const auto& key : keys) {
@@ -133,7 +154,8 @@ void write_report(const fs::path& run_folder) {
   };
   body += "<section><h2>Training</h2><div class=charts>\n" +
           chart("Quality (lower is better)", {"kl", "js", "mmd"}, true) +
-          chart("High-quality share", {"hq"}, false) +
+          chart("Quality of images (lower is better)", {"fid768", "modes_kl"}, true) +
+          time_chart("The same over time", "fid768") + chart("High-quality share", {"hq"}, false) +
           chart("Mean log-density", {"held_out_score", "sample_score"}, false) +
           chart("E on real and generated points", {"energy_real", "energy_fake"}, false) +
           chart("Energy's loss", {"energy", "penalty"}, false) +

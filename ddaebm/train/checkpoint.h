@@ -12,14 +12,13 @@
 namespace ddaebm {
 
 // A run's folder: config.toml, metrics.jsonl, checkpoint-<iteration>.safetensors, evaluation.json,
-// density.png, report.html.
+// density.png (of 2-D data) or samples.png (of images), report.html.
 struct RunFolder {
   std::filesystem::path path;
 
   std::filesystem::path config() const { return path / "config.toml"; }
   std::filesystem::path metrics() const { return path / "metrics.jsonl"; }
   std::filesystem::path evaluation() const { return path / "evaluation.json"; }
-  std::filesystem::path picture() const { return path / "density.png"; }
   std::filesystem::path report() const { return path / "report.html"; }
   std::filesystem::path checkpoint(int64_t iteration) const;
   // Iterations of the checkpoints that are there, ascending.

@@ -21,6 +21,7 @@ struct Evaluation {
   std::vector<std::pair<std::string, double>> numbers;
   // Of 2-D data density beside data beside samples, of images samples beside data; else undefined.
   torch::Tensor picture;
+  const char* picture_name = "density.png";
 };
 
 struct EvaluationOptions {

@@ -101,6 +101,7 @@ Evaluation evaluate_images(Model& model, DataSource& source, const DataConfig& d
   const auto shown =
       real.size(0) < kGrid * kGrid ? source.training_images(kGrid * kGrid) : to_bytes(real);
   out.picture = beside({grid(bytes), grid(shown)});
+  out.picture_name = "samples.png";
   return out;
 }
 

@@ -270,7 +270,7 @@ class Training {
     line["seconds"] = seconds();
     append_line(folder_.metrics(), line);
     write_file(folder_.evaluation(), line.dump(2) + "\n");
-    if (result.picture.defined()) write_png(folder_.picture(), result.picture);
+    if (result.picture.defined()) write_png(folder_.path / result.picture_name, result.picture);
   }
 
   RunSettings& settings_;
