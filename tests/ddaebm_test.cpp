@@ -61,7 +61,7 @@ struct Game {
 
   Iteration play(double progress = 0) {
     return method.play(x0, torch::full({}, progress, kDouble), noise,
-                       [](size_t, const torch::Tensor&) {});
+                       [](size_t, const torch::Tensor&, bool) {});
   }
   Steps at() const { return process.at(noise.t, 2); }
   torch::Tensor energy(const torch::Tensor& x) { return nets.energy->forward(x, noise.t); }
@@ -496,7 +496,7 @@ TEST(Game, EachLossMovesItsOwnPlayerOnly) {
   Game game;
   std::vector<size_t> order;
   game.method.play(game.x0, torch::zeros({}, kDouble), game.noise,
-                   [&](size_t player, const torch::Tensor& loss, bool last) {
+                   [&](size_t player, const torch::Tensor& loss, bool /*last*/) {
                      order.push_back(player);
                      if (player == 0) {
                        EXPECT_GT(used_parameters(loss, *game.nets.energy), 0);
@@ -549,7 +549,7 @@ TEST(Game, StepReportsTheLossesUnderTheirNames) {
   Game game;
   game.random.restart(Random::kTraining, 1);
   const auto losses = game.method.step(game.x0, torch::zeros({}, kDouble), game.random,
-                                       [](size_t, const torch::Tensor&) {});
+                                       [](size_t, const torch::Tensor&, bool) {});
   Game again;
   again.random.restart(Random::kTraining, 1);
   again.noise = again.method.draw(again.x0, again.random);

@@ -148,7 +148,8 @@ class StackedSource : public DataSource {
     return scaled(stack_digits(digits_, chosen));
   }
   torch::Tensor draw_held_out(int64_t n, Random& random) override {
-    return scaled(stack_digits(test_digits_, random.integers(test_digits_.size(0), {n, 3})));
+    const auto chosen = random.integers(test_digits_.size(0), {n, 3}).to(test_digits_.device());
+    return scaled(stack_digits(test_digits_, chosen));
   }
   torch::Tensor training_images(int64_t n) override {
     const auto table = table_.defined() ? table_.slice(0, 0, std::min(n, table_.size(0)))

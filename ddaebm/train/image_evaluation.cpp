@@ -95,11 +95,13 @@ Evaluation evaluate_images(Model& model, DataSource& source, const DataConfig& d
     out.numbers.emplace_back("modes", static_cast<double>(count.modes));
     out.numbers.emplace_back("modes_kl", count.kl);
   }
-  const auto grid = [&](const torch::Tensor& images) {
-    return image_grid(images.slice(0, 0, kGrid * kGrid), kGrid);
-  };
   const auto shown =
       real.size(0) < kGrid * kGrid ? source.training_images(kGrid * kGrid) : to_bytes(real);
+  // As many of both, so that they are of one height.
+  const int64_t count = std::min({kGrid * kGrid, shown.size(0), bytes.size(0)});
+  const auto grid = [&](const torch::Tensor& images) {
+    return image_grid(images.slice(0, 0, count), kGrid);
+  };
   out.picture = beside({grid(bytes), grid(shown)});
   out.picture_name = "samples.png";
   return out;
