@@ -183,7 +183,7 @@ class Svg {
 };
 
 // The page, in the units of the SVG's own coordinates.
-constexpr double kWidth = 720, kLeft = 64, kRight = 704;
+constexpr double kWidth = 720, kLeft = 64, kRight = 688;
 constexpr double kTitleBaseline = 20, kLineHeight = 18, kPlotHeight = 260;
 
 // Okabe and Ito's colours that show on light and on dark; then the same ones dashed.
