@@ -20,28 +20,6 @@
 namespace ddaebm::app {
 namespace {
 
-// A progress line for what takes longer than a moment.
-class LateProgress {
- public:
-  void update(const std::string& task, int64_t done, int64_t total) {
-    if (task != task_) {
-      bar_.reset();
-      task_ = task;
-      began_ = Clock::now();
-    }
-    if (total <= 0 || (!bar_ && Clock::now() - began_ < std::chrono::seconds(2))) return;
-    if (!bar_) bar_.emplace(task, total, done);
-    bar_->update(done);
-  }
-  void finish() { bar_.reset(); }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  std::string task_;
-  Clock::time_point began_;
-  std::optional<Progress> bar_;
-};
-
 void list(const std::string& root_setting) {
   const auto root = data_root(root_setting);
   for (const auto& toy : toy_list()) fmt::print("{:<14} {}\n", toy.name, toy.description);

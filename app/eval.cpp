@@ -11,6 +11,7 @@
 #include "ddaebm/io/report.h"
 #include "ddaebm/train/checkpoint.h"
 #include "ddaebm/train/evaluation.h"
+#include "ddaebm/train/progress.h"
 
 namespace ddaebm::app {
 namespace {
@@ -25,8 +26,9 @@ void run(const Options& o) {
   const RunFolder folder{o.run};
   const auto device = parse_device(o.device);
   Model model = Model::load(folder.path, device);
+  model.progress = late_progress("samples and scores");
   const auto settings = read_settings(o.run, {});
-  const auto source = open_data(settings.data, torch::kCPU);
+  const auto source = open_data(settings.data, torch::kCPU, {late_progress("reading")});
   const Evaluation result =
       evaluate(model, *source, settings.data, {o.seed, o.samples, device, folder.path});
   nlohmann::ordered_json json;

@@ -14,6 +14,7 @@
 #include "ddaebm/io/safetensors.h"
 #include "ddaebm/train/image_evaluation.h"
 #include "ddaebm/train/model.h"
+#include "ddaebm/train/progress.h"
 
 namespace ddaebm::app {
 namespace {
@@ -31,6 +32,7 @@ void run(const Options& o) {
     fail("-o {}: expected a name that ends in .csv, .npy, .safetensors or .png", o.out);
   }
   Model model = Model::load(o.run, parse_device(o.device));
+  model.progress = late_progress("samples");
   const auto samples = model.sample(o.n, o.seed);
   if (ending == ".csv") {
     if (model.event().size() != 1)

@@ -11,6 +11,7 @@
 #include "ddaebm/io/csv.h"
 #include "ddaebm/io/npy.h"
 #include "ddaebm/train/model.h"
+#include "ddaebm/train/progress.h"
 
 namespace ddaebm::app {
 namespace {
@@ -40,6 +41,7 @@ void run(const Options& o) {
     fail("-o {}: expected a name that ends in .csv or .npy", o.out);
   }
   Model model = Model::load(o.run, parse_device(o.device));
+  model.progress = late_progress("scores");
   torch::Tensor rows;
   if (is_toy(o.data)) {
     Random random(torch::kCPU);

@@ -38,7 +38,7 @@ struct DigitSet {
 };
 
 struct DigitTrainingConfig {
-  int64_t epochs = 8;
+  int64_t epochs = 14;
   int64_t batch = 128;
   double lr = 1e-3;  // of Adam, falling to 0 on half a cosine
   uint64_t seed = 0;

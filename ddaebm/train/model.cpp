@@ -113,6 +113,7 @@ torch::Tensor Model::log_density(const torch::Tensor& x) {
     const auto part = x.slice(0, from, std::min(from + chunk_, x.size(0)));
     out.slice(0, from, from + part.size(0))
         .copy_(method_->log_density(to_model(part)).to(torch::kDouble) + gain);
+    if (progress) progress(from + part.size(0), x.size(0));
   }
   return out;
 }
@@ -127,6 +128,7 @@ torch::Tensor Model::sample(int64_t n, uint64_t seed) {
     random.restart(Random::kSampling, static_cast<uint64_t>(from));
     parts.push_back(
         units_.to_data(method_->sample(std::min(chunk_, n - from), random)).to(torch::kCPU));
+    if (progress) progress(std::min(from + chunk_, n), n);
   }
   return torch::cat(parts).to(torch::kFloat);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -20,6 +21,9 @@ class Model {
   Model(Method& method, Units units, torch::TensorOptions options);
   // A trained run: the averaged weights of its newest checkpoint. Reads that folder alone.
   static Model load(const std::filesystem::path& run, torch::Device device);
+
+  // Told how many data are scored or sampled, chunk by chunk; may be empty.
+  std::function<void(int64_t done, int64_t total)> progress;
 
   // Shape of one datum.
   const std::vector<int64_t>& event() const { return event_; }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <memory>
 
 #include <unistd.h>
 
@@ -36,7 +37,7 @@ void Progress::update(int64_t done, const std::string& note) {
   constexpr int64_t kWidth = 24;
   const auto filled = static_cast<size_t>(kWidth * done / total_);
   const std::string bar = std::string(filled, '#') + std::string(kWidth - filled, '-');
-  const std::string line = fmt::format("{} [{}] {}/{}  {:.0f} it/s  ETA {}  {}", task_, bar, done,
+  const std::string line = fmt::format("{} [{}] {}/{}  {:.3g}/s  ETA {}  {}", task_, bar, done,
                                        total_, rate, clock_text(left), note);
   // Erase to the end of the line: the last text may have been longer.
   if (terminal_) {
@@ -51,6 +52,24 @@ void Progress::update(int64_t done, const std::string& note) {
 void Progress::finish() {
   if (open_) std::fputc('\n', stderr);
   open_ = false;
+}
+
+void LateProgress::update(const std::string& task, int64_t done, int64_t total) {
+  if (task != task_) {
+    bar_.reset();
+    task_ = task;
+    began_ = Clock::now();
+  }
+  if (total <= 0 || (!bar_ && Clock::now() - began_ < std::chrono::seconds(2))) return;
+  if (!bar_) bar_.emplace(task, total, done);
+  bar_->update(done);
+  if (done >= total) bar_.reset();
+}
+
+std::function<void(int64_t done, int64_t total)> late_progress(const std::string& task) {
+  return [task, bar = std::make_shared<LateProgress>()](int64_t done, int64_t total) {
+    bar->update(task, done, total);
+  };
 }
 
 }  // namespace ddaebm

@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 
 namespace ddaebm {
@@ -26,6 +28,23 @@ class Progress {
   bool terminal_, open_ = false;
   Clock::time_point began_, shown_;
 };
+
+// The same for tasks that may be short: nothing is shown in their first two seconds.
+class LateProgress {
+ public:
+  // A new name begins a new task.
+  void update(const std::string& task, int64_t done, int64_t total);
+  void finish() { bar_.reset(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string task_;
+  Clock::time_point began_;
+  std::optional<Progress> bar_;
+};
+
+// Shows how far `task` is, as one LateProgress would.
+std::function<void(int64_t done, int64_t total)> late_progress(const std::string& task);
 
 // "1:02:03", "4:05".
 std::string clock_text(double seconds);

@@ -78,7 +78,9 @@ class Training {
         options_(options),
         folder_{options.folder},
         tensors_(torch::TensorOptions(torch::kFloat).device(options.device)),
-        source_(open_data(settings.data, options.device, {}, static_cast<uint64_t>(settings.seed))),
+        source_(open_data(settings.data, options.device,
+                          options.quiet ? ReadHooks{} : ReadHooks{late_progress("reading")},
+                          static_cast<uint64_t>(settings.seed))),
         units_(source_->units()),
         random_(options.device, static_cast<uint64_t>(settings.seed)) {
     Random initial(torch::kCPU, static_cast<uint64_t>(settings.seed));
@@ -259,6 +261,9 @@ class Training {
   void evaluate_now() {
     const Optimizer::UseAverages averages(*optimizer_);
     Model model(*method_, units_, tensors_);
+    if (!options_.quiet && source_->event().size() == 3) {
+      model.progress = late_progress("evaluation");
+    }
     const Evaluation result =
         evaluate(model, *source_, settings_.data,
                  {static_cast<uint64_t>(settings_.seed), settings_.train.evaluation_samples,
