@@ -112,8 +112,13 @@ std::optional<std::string> our_image_name(const std::string& authors_name,
     static const std::regex latent(R"(z_transform\.(\d+)\.(weight|bias))");
     if (std::regex_match(name, part, latent)) {
       ours = "latent" + std::to_string(std::stoll(part.str(1)) / 2) + "." + part.str(2);
-    } else if (const auto* child = networks.named_children().find(network)) {
-      const auto* unet = (*child)->named_children().find("net");
+    } else {
+      // The dictionaries are made by these calls: what is found in them lives no longer.
+      const auto all = networks.named_children();
+      const auto* child = all.find(network);
+      if (child == nullptr) return std::nullopt;
+      const auto parts = (*child)->named_children();
+      const auto* unet = parts.find("net");
       if (unet != nullptr) ours = unet_part(name, **unet);
       if (ours) ours = "net." + *ours;
     }
