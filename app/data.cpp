@@ -1,9 +1,7 @@
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <memory>
-#include <optional>
 
 #include "app/commands.h"
 

@@ -6,13 +6,13 @@
 
 #include <fmt/format.h>
 
+#include "ddaebm/data/images.h"
 #include "ddaebm/error.h"
 #include "ddaebm/io/csv.h"
 #include "ddaebm/io/image.h"
 #include "ddaebm/io/npy.h"
 #include "ddaebm/io/plot.h"
 #include "ddaebm/io/safetensors.h"
-#include "ddaebm/train/image_evaluation.h"
 #include "ddaebm/train/model.h"
 #include "ddaebm/train/progress.h"
 

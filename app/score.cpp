@@ -27,11 +27,12 @@ torch::Tensor read_pictures(const Options& o, const std::vector<int64_t>& event)
   data.name = o.data;
   data.size = event.at(1);
   const Split split = o.split == "train" ? Split::train : Split::test;
-  auto pixels =
-      (open_images(data, split, {}) ? read_images(data, split) : read_images(data, Split::train))
-          .pixels;
+  auto set = open_images(data, split, {});
+  if (!set) set = open_images(data, Split::train, {});
+  if (!set) fail("{}: no images", o.data);
+  auto pixels = load_images(*set, first_indices(set->size()), data, {}).pixels;
   if (pixels.size(1) == 1 && event.at(0) == 3) pixels = pixels.expand({-1, 3, -1, -1});
-  return pixels.to(torch::kFloat).div_(127.5).sub_(1);
+  return scaled(pixels);
 }
 
 void run(const Options& o) {

@@ -15,11 +15,6 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
-// Bytes to the model's range.
-torch::Tensor scaled(const torch::Tensor& pixels) {
-  return pixels.to(torch::kFloat).div_(127.5).sub_(1);
-}
-
 Units identity_units(const std::vector<int64_t>& event) {
   return {torch::zeros(event, torch::kDouble), torch::ones(event, torch::kDouble)};
 }

@@ -503,6 +503,14 @@ Images read_images(const DataConfig& config, Split split, const ReadHooks& hooks
                      config, hooks);
 }
 
+torch::Tensor scaled(const torch::Tensor& pixels) {
+  return pixels.to(torch::kFloat).div_(127.5).sub_(1);
+}
+
+torch::Tensor to_bytes(const torch::Tensor& images) {
+  return ((images + 1) * 127.5).round().clamp(0, 255).to(torch::kUInt8);
+}
+
 std::vector<int64_t> first_indices(int64_t n, int64_t limit) {
   std::vector<int64_t> indices(static_cast<size_t>(limit > 0 ? std::min(n, limit) : n));
   std::iota(indices.begin(), indices.end(), 0);

@@ -57,6 +57,10 @@ class WrongSize : public Error {
   using Error::Error;
 };
 
+// Bytes to the model's range, [-1, 1], and back.
+torch::Tensor scaled(const torch::Tensor& pixels);
+torch::Tensor to_bytes(const torch::Tensor& images);
+
 // The indices 0..n-1, at most `limit` of them (0: all).
 std::vector<int64_t> first_indices(int64_t n, int64_t limit = 0);
 

@@ -11,6 +11,7 @@
 #include "ddaebm/error.h"
 #include "ddaebm/io/bytes.h"
 #include "ddaebm/io/safetensors.h"
+#include "ddaebm/tf32.h"
 
 namespace ddaebm {
 namespace {
@@ -137,18 +138,6 @@ class Weights {
   uint64_t hash_ = 0xcbf29ce484222325U;
 };
 
-// TF32 would cost three digits of the features for a second or two of time.
-class FullPrecision {
- public:
-  FullPrecision() { at::globalContext().setAllowTF32CuDNN(false); }
-  ~FullPrecision() { at::globalContext().setAllowTF32CuDNN(before_); }
-  FullPrecision(const FullPrecision&) = delete;
-  FullPrecision& operator=(const FullPrecision&) = delete;
-
- private:
-  bool before_ = at::globalContext().allowTF32CuDNN();
-};
-
 torch::Tensor apply(const Layer& layer, const torch::Tensor& x) {
   const std::vector<int64_t> window = {layer.height, layer.width};
   const std::vector<int64_t> padding =
@@ -240,7 +229,8 @@ torch::Tensor Inception::features(const torch::Tensor& images) const {
               "features of ", images.scalar_type(), " ", images.sizes(),
               "; uint8 [N, 3, H, W] is wanted");
   const torch::NoGradGuard no_grad;
-  const FullPrecision full_precision;
+  // TF32 would cost three digits of the features for a second or two of time.
+  const AllowTf32 full_precision(false);
   // On a CPU an image's largest unfolded convolution takes 25 MB.
   const int64_t batch = options_.device().is_cuda() ? 128 : 8;
   std::vector<torch::Tensor> parts = {torch::empty({0, width_}, options_)};

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "ddaebm/nets/networks.h"
+#include "ddaebm/tf32.h"
 
 namespace ddaebm {
 namespace {
@@ -23,8 +24,7 @@ Found compute(Precision precision, torch::ScalarType type, torch::Device device)
   config.attention = {8};
   config.dropout = 0.0;
   config.precision = precision;
-  at::globalContext().setAllowTF32CuDNN(precision == Precision::tf32);
-  at::globalContext().setAllowTF32CuBLAS(precision == Precision::tf32);
+  const AllowTf32 rounding(precision == Precision::tf32);
   // The same weights and data each time.
   auto generator = at::globalContext().defaultGenerator(torch::kCPU);
   {
@@ -60,8 +60,6 @@ double relative(const torch::Tensor& found, const torch::Tensor& exact) {
 }  // namespace
 
 std::vector<PrecisionError> precision_errors(torch::Device device) {
-  const bool convolutions = at::globalContext().allowTF32CuDNN();
-  const bool products = at::globalContext().allowTF32CuBLAS();
   const Found exact = compute(Precision::float32, torch::kDouble, device);
   std::vector<PrecisionError> errors;
   const std::array<std::pair<const char*, Precision>, 3> all = {
@@ -73,8 +71,6 @@ std::vector<PrecisionError> precision_errors(torch::Device device) {
                       relative(found.gradient, exact.gradient),
                       relative(found.second, exact.second)});
   }
-  at::globalContext().setAllowTF32CuDNN(convolutions);
-  at::globalContext().setAllowTF32CuBLAS(products);
   return errors;
 }
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <functional>
 
-#include <ATen/Context.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -12,6 +11,7 @@
 #include "ddaebm/ops/conv.h"
 #include "ddaebm/ops/group_norm.h"
 #include "ddaebm/ops/resample.h"
+#include "ddaebm/tf32.h"
 
 namespace ddaebm::ops {
 namespace {
@@ -239,10 +239,7 @@ TimeMlpParts random_time_mlp(Random& random, const torch::TensorOptions& options
 
 std::vector<CheckResult> check_all(torch::Device device) {
   // A twin must not differ by what TF32 rounds away.
-  const bool convolutions = at::globalContext().allowTF32CuDNN();
-  const bool products = at::globalContext().allowTF32CuBLAS();
-  at::globalContext().setAllowTF32CuDNN(false);
-  at::globalContext().setAllowTF32CuBLAS(false);
+  const AllowTf32 exact(false);
   std::vector<CheckResult> results;
   const auto both = [&](double allowed, auto check) {
     results.push_back(check(torch::TensorOptions(torch::kDouble).device(device), 1e-12, "float64"));
@@ -256,8 +253,6 @@ std::vector<CheckResult> check_all(torch::Device device) {
   for (const ImageCheck& image : image_checks()) {
     both(2e-5, [&](const auto&... given) { return check_image(image, given...); });
   }
-  at::globalContext().setAllowTF32CuDNN(convolutions);
-  at::globalContext().setAllowTF32CuBLAS(products);
   return results;
 }
 

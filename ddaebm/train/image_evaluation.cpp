@@ -67,10 +67,6 @@ DigitClassifier digit_classifier(const DataConfig& data, torch::Device device) {
 
 }  // namespace
 
-torch::Tensor to_bytes(const torch::Tensor& images) {
-  return ((images + 1) * 127.5).round().clamp(0, 255).to(torch::kUInt8);
-}
-
 Evaluation evaluate_images(Model& model, DataSource& source, const DataConfig& data,
                            const EvaluationOptions& options) {
   Random random(torch::kCPU, options.seed);
