@@ -2,16 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
-#include "ddaebm/ops/group_norm.h"
+#include "ddaebm/ops/branches.h"
 
 namespace ddaebm {
 namespace {
 
 using torch::Tensor;
-
-constexpr double kHalf = std::numbers::sqrt2 / 2;  // what keeps a sum of two at their variance
 
 Tensor uniform(at::IntArrayRef shape, double bound) {
   return torch::empty(shape, torch::kDouble).uniform_(-bound, bound);
@@ -45,8 +42,10 @@ ConvImpl::ConvImpl(int64_t in, int64_t out, int64_t kernel, ops::ConvShape shape
   const double bound = 1.0 / std::sqrt(static_cast<double>(in * kernel * kernel));
   const bool own = init.kind == Init::libtorch;
   const std::vector<int64_t> sizes = {out, in, kernel, kernel};
-  weight =
-      register_parameter("weight", own ? uniform(sizes, bound) : fan_average(sizes, init.scale));
+  // Channels last, as the images that it meets.
+  weight = register_parameter("weight",
+                              (own ? uniform(sizes, bound) : fan_average(sizes, init.scale))
+                                  .contiguous(at::MemoryFormat::ChannelsLast));
   if (with_bias) bias = register_parameter("bias", own ? uniform({out}, bound) : zeros(out));
 }
 
@@ -54,10 +53,18 @@ Tensor ConvImpl::forward(const Tensor& x) {
   return ops::conv2d(x, like(weight, x), like(bias, x), shape_);
 }
 
+Tensor ConvImpl::within(const Pass& pass, const Tensor& x) {
+  return ops::conv2d(x, pass.weights[place], like(bias, x), shape_);
+}
+
+Tensor ConvImpl::without_bias(const Pass& pass, const Tensor& x) {
+  return ops::conv2d(x, pass.weights[place], {}, shape_);
+}
+
 Norm2dImpl::Norm2dImpl(int64_t channels, int64_t latent_width, bool silu)
-    : groups_(std::clamp<int64_t>(channels / 4, 1, 32)), silu_(silu) {
-  TORCH_CHECK(channels % groups_ == 0, channels, " channels do not divide into ", groups_,
-              " groups");
+    : config_{.groups = std::clamp<int64_t>(channels / 4, 1, 32), .silu = silu} {
+  TORCH_CHECK(channels % config_.groups == 0, channels, " channels do not divide into ",
+              config_.groups, " groups");
   if (latent_width == 0) {
     scale = register_parameter("scale", torch::ones({channels}, torch::kDouble));
     shift = register_parameter("shift", zeros(channels));
@@ -68,11 +75,16 @@ Norm2dImpl::Norm2dImpl(int64_t channels, int64_t latent_width, bool silu)
   style->bias.slice(0, 0, channels).fill_(1.0);
 }
 
-Tensor Norm2dImpl::forward(const Tensor& x, const Tensor& latent) {
-  const ops::GroupNormConfig config{.groups = groups_, .silu = silu_};
-  if (!style) return ops::group_norm(x, scale, shift, config);
-  const auto both = style(latent).chunk(2, 1);
-  return ops::group_norm(x, both[0], both[1], config);
+Tensor Norm2dImpl::forward(const Tensor& x, const Pass& pass) {
+  return style ? ops::group_norm(x, pass.styles[place], pass.styles[place + 1], config_)
+               : ops::group_norm(x, scale, shift, config_);
+}
+
+Tensor Norm2dImpl::of_sum(const Tensor& x, const Tensor& add, const ops::Dropout& dropout,
+                          const Pass& pass) {
+  return style ? ops::group_norm(x, add, pass.styles[place], pass.styles[place + 1], config_,
+                                 dropout)
+               : ops::group_norm(x, add, scale, shift, config_, dropout);
 }
 
 ResidualBlockImpl::ResidualBlockImpl(const Options& options)
@@ -80,8 +92,8 @@ ResidualBlockImpl::ResidualBlockImpl(const Options& options)
       norm0_(register_module("norm0", Norm2d(options.in, options.latent_width, true))),
       norm1_(nullptr) {
   const ops::ConvShape same{.stride = 1, .padding = 1};
-  conv0_ = register_module("conv0", Conv(options.in, options.out, 3, same));
-  time_ = register_module("time", Linear(options.time_width, options.out));
+  conv0 = register_module("conv0", Conv(options.in, options.out, 3, same));
+  time = register_module("time", Linear(options.time_width, options.out));
   norm1_ = register_module("norm1", Norm2d(options.out, options.latent_width, true));
   conv1_ = register_module("conv1", Conv(options.out, options.out, 3, same, Init{.scale = 0.0}));
   if (options.in != options.out || options.resize != Resize::none) {
@@ -100,53 +112,50 @@ Tensor ResidualBlockImpl::resized(const Tensor& x) const {
   }
 }
 
-Tensor ResidualBlockImpl::forward(const Tensor& x, const Tensor& time, const Tensor& latent) {
-  auto h = conv0_(resized(norm0_(x, latent)));
-  h = h + like(time_(time), h).unsqueeze(2).unsqueeze(3);
-  h = norm1_(h, latent);
-  if (options_.dropout > 0) h = at::dropout(h, options_.dropout, is_training());
-  h = conv1_(h);
-  const auto direct = skip_ ? skip_(resized(x)) : x;
-  return (direct + h) * kHalf;
+Tensor ResidualBlockImpl::forward(const Tensor& x, const Pass& pass) {
+  auto h = conv0->without_bias(pass, resized(norm0_(x, pass)));
+  const ops::Dropout dropout{is_training() ? options_.dropout : 0.0, pass.seed,
+                             static_cast<int64_t>(place)};
+  h = conv1_->without_bias(pass, norm1_->of_sum(h, pass.biases[place], dropout, pass));
+  if (!skip_) return ops::residual(x, h, conv1_->bias);
+  return ops::residual(skip_->without_bias(pass, resized(x)), h, conv1_->bias + skip_->bias);
 }
 
 AttentionImpl::AttentionImpl(int64_t channels)
     : norm_(register_module("norm", Norm2d(channels, 0, false))) {
-  const auto weight = [&](const char* name, double scale) {
-    return register_parameter(name, fan_average({channels, channels}, scale));
+  const auto add = [&](const std::string& name, double scale) {
+    maps.push_back(register_parameter(name + "_weight", fan_average({channels, channels}, scale)));
+    maps.push_back(register_parameter(name + "_bias", zeros(channels)));
   };
-  const auto bias = [&](const char* name) { return register_parameter(name, zeros(channels)); };
-  query_weight_ = weight("query_weight", 0.1);
-  query_bias_ = bias("query_bias");
-  key_weight_ = weight("key_weight", 0.1);
-  key_bias_ = bias("key_bias");
-  value_weight_ = weight("value_weight", 0.1);
-  value_bias_ = bias("value_bias");
-  out_weight_ = weight("out_weight", 0.0);
-  out_bias_ = bias("out_bias");
+  add("query", 0.1);
+  add("key", 0.1);
+  add("value", 0.1);
+  add("out", 0.0);
 }
 
-Tensor AttentionImpl::forward(const Tensor& x) {
-  const auto pixels = norm_(x).flatten(2).transpose(1, 2);  // [N, HW, C]
-  const auto map = [&](const Tensor& in, const Tensor& weight, const Tensor& bias) {
-    return at::linear(in, like(weight, x).t(), like(bias, x));
+Tensor AttentionImpl::forward(const Tensor& x, const Pass& pass) {
+  const auto pixels = norm_(x, pass).flatten(2).transpose(1, 2);  // [N, HW, C]
+  const auto map = [&](const Tensor& in, size_t i) {
+    return at::linear(in, pass.weights[place + 2 * i].t(), pass.weights[place + 2 * i + 1]);
   };
-  const auto query = map(pixels, query_weight_, query_bias_);
-  const auto key = map(pixels, key_weight_, key_bias_);
-  const auto value = map(pixels, value_weight_, value_bias_);
+  const auto query = map(pixels, 0);
+  const auto key = map(pixels, 1);
+  const auto value = map(pixels, 2);
   const double scale = 1.0 / std::sqrt(static_cast<double>(x.size(1)));
   const auto weights = at::softmax(at::bmm(query, key.transpose(1, 2)) * scale, -1);
-  const auto out = map(at::bmm(weights, value), out_weight_, out_bias_);
-  return (x + out.transpose(1, 2).reshape_as(x)) * kHalf;
+  const auto out = map(at::bmm(weights, value), 3);
+  return ops::residual(x, out.transpose(1, 2).reshape_as(x), {});
 }
 
 PyramidStepImpl::PyramidStepImpl(int64_t in, int64_t out, ops::Filter filter)
     : filter_(filter),
       conv_(register_module("conv", Conv(in, out, 3, ops::ConvShape{.stride = 2}))) {}
 
-Tensor PyramidStepImpl::forward(const Tensor& x) {
+Tensor PyramidStepImpl::forward(const Tensor& x, const Tensor& h, const Pass& pass) {
   // Both give one pixel more at each end, or one at the far end, for the last window.
-  return conv_(filter_ == ops::Filter::fir ? ops::smooth(x) : at::constant_pad_nd(x, {0, 1, 0, 1}));
+  const auto wider =
+      filter_ == ops::Filter::fir ? ops::smooth(x) : at::constant_pad_nd(x, {0, 1, 0, 1});
+  return ops::residual(conv_->without_bias(pass, wider), h, conv_->bias);
 }
 
 Tensor pixel_norm(const Tensor& z) {

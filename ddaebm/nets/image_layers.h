@@ -1,10 +1,13 @@
 #pragma once
 
+#include <vector>
+
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 #include <torch/types.h>
 
 #include "ddaebm/ops/conv.h"
+#include "ddaebm/ops/group_norm.h"
 #include "ddaebm/ops/resample.h"
 
 namespace ddaebm {
@@ -26,11 +29,24 @@ struct LinearImpl : torch::nn::Module {
 };
 TORCH_MODULE(Linear);
 
+// What one pass through a U-Net makes once for all of its layers, each of which knows its place in
+// these lists.
+struct Pass {
+  std::vector<torch::Tensor> weights;  // of convolutions and attention, in the images' type
+  std::vector<torch::Tensor> biases;   // [N, C] of blocks, from the time and the convolution's own
+  std::vector<torch::Tensor> styles;   // [N, C], scale and shift of each norm that adapts
+  torch::Tensor seed;                  // of dropout, on a GPU
+};
+
 struct ConvImpl : torch::nn::Module {
   ConvImpl(int64_t in, int64_t out, int64_t kernel, ops::ConvShape shape, Init init = {},
            bool with_bias = true);
   torch::Tensor forward(const torch::Tensor& x);
+  torch::Tensor within(const Pass& pass, const torch::Tensor& x);
+  // The bias is left to what follows.
+  torch::Tensor without_bias(const Pass& pass, const torch::Tensor& x);
   torch::Tensor weight, bias;
+  size_t place = 0;  // in Pass::weights
 
  private:
   ops::ConvShape shape_;
@@ -41,13 +57,16 @@ TORCH_MODULE(Conv);
 // scale and shift are linear in the latent's map.
 struct Norm2dImpl : torch::nn::Module {
   Norm2dImpl(int64_t channels, int64_t latent_width, bool silu);
-  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& latent = {});
+  torch::Tensor forward(const torch::Tensor& x, const Pass& pass);
+  // The norm of x + add [N, C], with dropout.
+  torch::Tensor of_sum(const torch::Tensor& x, const torch::Tensor& add,
+                       const ops::Dropout& dropout, const Pass& pass);
   torch::Tensor scale, shift;  // [C]; undefined with a latent
   Linear style{nullptr};       // [N, latent width] -> scales and shifts
+  size_t place = 0;            // of its scale in Pass::styles, the shift follows
 
  private:
-  int64_t groups_;
-  bool silu_;
+  ops::GroupNormConfig config_;
 };
 TORCH_MODULE(Norm2d);
 
@@ -63,35 +82,37 @@ struct ResidualBlockImpl : torch::nn::Module {
     Resize resize = Resize::none;
   };
   explicit ResidualBlockImpl(const Options& options);
-  // `time` is silu of the time's embedding, [N, time width].
-  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& time,
-                        const torch::Tensor& latent);
+  torch::Tensor forward(const torch::Tensor& x, const Pass& pass);
+  Conv conv0{nullptr};
+  Linear time{nullptr};  // of silu of the time's embedding, [N, time width]
+  size_t place = 0;      // in Pass::biases
 
  private:
   torch::Tensor resized(const torch::Tensor& x) const;
   Options options_;
   Norm2d norm0_{nullptr}, norm1_{nullptr};
-  Conv conv0_{nullptr}, conv1_{nullptr}, skip_{nullptr};
-  Linear time_{nullptr};
+  Conv conv1_{nullptr}, skip_{nullptr};
 };
 TORCH_MODULE(ResidualBlock);
 
 // One head of attention over all pixels, added to its input over sqrt 2.
 struct AttentionImpl : torch::nn::Module {
   explicit AttentionImpl(int64_t channels);
-  torch::Tensor forward(const torch::Tensor& x);
+  torch::Tensor forward(const torch::Tensor& x, const Pass& pass);
+  // Weight [C in, C out] and bias [C] of query, key, value and output.
+  std::vector<torch::Tensor> maps;
+  size_t place = 0;  // of the first in Pass::weights
 
  private:
   Norm2d norm_{nullptr};
-  torch::Tensor query_weight_, query_bias_, key_weight_, key_bias_;  // [C in, C out], [C]
-  torch::Tensor value_weight_, value_bias_, out_weight_, out_bias_;
 };
 TORCH_MODULE(Attention);
 
-// The input pyramid's way down one size: a 3x3 convolution of stride 2, smoothed before with FIR.
+// The input pyramid's way down one size: a 3x3 convolution of stride 2, smoothed before with FIR;
+// its sum with the network's own features h over sqrt 2.
 struct PyramidStepImpl : torch::nn::Module {
   PyramidStepImpl(int64_t in, int64_t out, ops::Filter filter);
-  torch::Tensor forward(const torch::Tensor& x);
+  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& h, const Pass& pass);
 
  private:
   ops::Filter filter_;

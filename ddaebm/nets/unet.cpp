@@ -1,10 +1,12 @@
 #include "ddaebm/nets/unet.h"
 
 #include <algorithm>
-#include <numbers>
+#include <limits>
 
 #include "ddaebm/error.h"
 #include "ddaebm/nets/mlp.h"
+#include "ddaebm/ops/branches.h"
+#include "ddaebm/ops/cast.h"
 
 namespace ddaebm {
 
@@ -84,41 +86,107 @@ UNetImpl::UNetImpl(int64_t image_channels, int64_t size, int64_t steps, int64_t 
   }
   out_norm_ = register_module("out_norm", Norm2d(width, 0, true));
   out_ = register_module("out", Conv(width, image_channels, 3, same, Init{.scale = 0.0}));
+  place_layers();
 }
+
+void UNetImpl::place_layers() {
+  size_t weights = 0;
+  for (const auto& module : modules(/*include_self=*/false)) {
+    if (auto* conv = module->as<ConvImpl>()) {
+      conv->place = weights++;
+      weighted_.push_back(conv);
+    } else if (auto* attention = module->as<AttentionImpl>()) {
+      attention->place = weights;
+      weights += attention->maps.size();
+      weighted_.push_back(attention);
+    } else if (auto* block = module->as<ResidualBlockImpl>()) {
+      block->place = timed_.size();
+      timed_.push_back(block);
+    } else if (auto* norm = module->as<Norm2dImpl>(); norm != nullptr && norm->style) {
+      norm->place = 2 * styled_.size();
+      styled_.push_back(norm);
+    }
+  }
+}
+
+// One product for the times of all blocks, one for the styles of all norms, one cast for all
+// weights: many small operations cost more than few large ones.
+Pass UNetImpl::begin(const torch::Tensor& x, const torch::Tensor& t, const torch::Tensor& latent) {
+  Pass pass;
+  std::vector<torch::Tensor> weights;
+  for (auto* module : weighted_) {
+    if (const auto* conv = module->as<ConvImpl>()) {
+      weights.push_back(conv->weight);
+    } else {
+      const auto& maps = module->as<AttentionImpl>()->maps;
+      weights.insert(weights.end(), maps.begin(), maps.end());
+    }
+  }
+  pass.weights = ops::cast_all(weights, x.scalar_type());
+
+  std::vector<torch::Tensor> matrices, biases, more;
+  std::vector<int64_t> sizes;
+  for (const auto* block : timed_) {
+    matrices.push_back(block->time->weight);
+    biases.push_back(block->time->bias);
+    more.push_back(block->conv0->bias);
+    sizes.push_back(block->time->bias.size(0));
+  }
+  // What depends on t alone is done once a time.
+  const auto time = at::silu(time1_(at::silu(time0_(embeddings_))));  // [T, time width]
+  pass.biases = at::linear(time, at::cat(matrices), at::cat(biases) + at::cat(more))
+                    .index_select(0, t)
+                    .split_with_sizes(sizes, 1);
+  if (!styled_.empty()) {
+    matrices.clear();
+    biases.clear();
+    sizes.clear();
+    for (const auto* norm : styled_) {
+      matrices.push_back(norm->style->weight);
+      biases.push_back(norm->style->bias);
+      sizes.insert(sizes.end(), 2, norm->style->bias.size(0) / 2);
+    }
+    pass.styles =
+        at::linear(latent, at::cat(matrices), at::cat(biases)).split_with_sizes(sizes, 1);
+  }
+  if (is_training() && config_.dropout > 0 && x.is_cuda()) {
+    pass.seed = at::randint(std::numeric_limits<int64_t>::max(), {1}, x.options().dtype(at::kLong));
+  }
+  return pass;
+}
+
 
 torch::Tensor UNetImpl::forward(const torch::Tensor& x, const torch::Tensor& t,
                                 const torch::Tensor& latent) {
-  // What depends on t alone is done once a time.
-  const auto time =
-      at::silu(time1_(at::silu(time0_(embeddings_)))).index_select(0, t);  // [N, time width]
-  std::vector<torch::Tensor> skips = {in_(x)};
+  const Pass pass = begin(x, t, latent);
+  std::vector<torch::Tensor> skips = {in_->within(pass, x)};
   auto pyramid = x;
   for (Level& level : down_) {
     for (size_t b = 0; b < level.blocks.size(); ++b) {
-      auto h = level.blocks[b](skips.back(), time, latent);
-      if (!level.attention.empty()) h = level.attention[b](h);
+      auto h = level.blocks[b](skips.back(), pass);
+      if (!level.attention.empty()) h = level.attention[b](h, pass);
       skips.push_back(h);
     }
     if (!level.resize) continue;
-    auto h = level.resize(skips.back(), time, latent);
+    auto h = level.resize(skips.back(), pass);
     if (level.pyramid) {
-      pyramid = (level.pyramid(pyramid) + h) * (std::numbers::sqrt2 / 2);
+      pyramid = level.pyramid(pyramid, h, pass);
       h = pyramid;
     }
     skips.push_back(h);
   }
-  auto h = middle0_(skips.back(), time, latent);
-  h = middle1_(middle_attention_(h), time, latent);
+  auto h = middle0_(skips.back(), pass);
+  h = middle1_(middle_attention_(h, pass), pass);
   for (size_t i = up_.size(); i-- > 0;) {
     Level& level = up_[i];
     for (auto& block : level.blocks) {
-      h = block(torch::cat({h, skips.back()}, 1), time, latent);
+      h = block(ops::concatenate(h, skips.back()), pass);
       skips.pop_back();
     }
-    if (!level.attention.empty()) h = level.attention.front()(h);
-    if (level.resize) h = level.resize(h, time, latent);
+    if (!level.attention.empty()) h = level.attention.front()(h, pass);
+    if (level.resize) h = level.resize(h, pass);
   }
-  return out_(out_norm_(h));
+  return out_->within(pass, out_norm_(h, pass));
 }
 
 }  // namespace ddaebm

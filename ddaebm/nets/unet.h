@@ -25,6 +25,8 @@ struct UNetImpl : torch::nn::Module {
 
  private:
   bool attends(int64_t size) const;
+  void place_layers();
+  Pass begin(const torch::Tensor& x, const torch::Tensor& t, const torch::Tensor& latent);
 
   ImageNetConfig config_;
   int64_t size_, blocks_;
@@ -42,6 +44,10 @@ struct UNetImpl : torch::nn::Module {
   Attention middle_attention_{nullptr};
   Norm2d out_norm_{nullptr};
   Conv out_{nullptr};
+  // Layers whose parameters a pass gathers, in the order of their places.
+  std::vector<torch::nn::Module*> weighted_;  // convolutions and attention
+  std::vector<ResidualBlockImpl*> timed_;
+  std::vector<Norm2dImpl*> styled_;
 };
 TORCH_MODULE(UNet);
 

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "ddaebm/ops/adam.h"
+#include "ddaebm/ops/branches.h"
 #include "ddaebm/ops/conv.h"
 #include "ddaebm/ops/group_norm.h"
 #include "ddaebm/ops/resample.h"
@@ -171,9 +172,10 @@ std::vector<ImageCheck> image_checks() {
   }
   for (const bool silu : {true, false}) {
     for (const bool adaptive : {true, false}) {
-      for (const int64_t width : {3, 6, 8}) {  // channels a group
-        const int64_t channels = 2 * width;
-        const GroupNormConfig config{.groups = 2, .silu = silu};
+      for (const auto& [width, groups] :  // channels a group
+           {std::pair<int64_t, int64_t>{3, 2}, {6, 2}, {8, 2}, {4, 32}, {12, 8}}) {
+        const int64_t channels = width * groups;
+        const GroupNormConfig config{.groups = groups, .silu = silu};
         const auto values =
             adaptive ? std::vector<int64_t>{3, channels} : std::vector<int64_t>{channels};
         checks.push_back(
@@ -182,8 +184,30 @@ std::vector<ImageCheck> image_checks() {
              {{3, channels, 5, 4}, values, values},
              [=](const Inputs& in) { return group_norm(in[0], in[1], in[2], config); },
              [=](const Inputs& in) { return reference::group_norm(in[0], in[1], in[2], config); }});
+        checks.push_back(
+            {fmt::format("group_norm{}{} of a sum, {} channels a group", silu ? " silu" : "",
+                         adaptive ? " adaptive" : "", width),
+             {{3, channels, 5, 4}, values, values, {3, channels}},
+             [=](const Inputs& in) {
+               return group_norm(in[0], in[3], in[1], in[2], config, Dropout());
+             },
+             [=](const Inputs& in) {
+               const auto sum = in[0] + in[3].unsqueeze(2).unsqueeze(3);
+               return reference::group_norm(sum, in[1], in[2], config);
+             }});
       }
     }
+  }
+  for (const int64_t channels : {5, 8, 64}) {
+    const std::vector<int64_t> image = {3, channels, 6, 5};
+    checks.push_back({fmt::format("residual, {} channels", channels),
+                      {image, image, {channels}},
+                      [](const Inputs& in) { return residual(in[0], in[1], in[2]); },
+                      [](const Inputs& in) { return reference::residual(in[0], in[1], in[2]); }});
+    checks.push_back({fmt::format("concatenate, {} channels", channels),
+                      {image, {3, 4, 6, 5}},
+                      [](const Inputs& in) { return concatenate(in[0], in[1]); },
+                      [](const Inputs& in) { return reference::concatenate(in[0], in[1]); }});
   }
   return checks;
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <tuple>
+
 #include <torch/types.h>
 
 #include "ddaebm/ops/adam.h"
@@ -12,17 +14,25 @@ namespace ddaebm::ops::gpu {
 // Whether the kernels below take this tensor: on a GPU, float32, float64 or bfloat16.
 bool takes(const torch::Tensor& x);
 
-std::tuple<torch::Tensor, torch::Tensor, torch::Tensor> group_norm_forward(
-    const torch::Tensor& x, const torch::Tensor& scale, const torch::Tensor& shift,
-    const GroupNormConfig& config);
+torch::Tensor group_norm_forward(kernels::GroupNormParts& parts, const GroupNormConfig& config);
 kernels::GroupNormGradients group_norm_backward(const torch::Tensor& gy,
                                                 const kernels::GroupNormParts& parts,
-                                                const GroupNormConfig& config);
+                                                const GroupNormConfig& config,
+                                                bool channels_wanted);
 // For a cotangent of gx alone.
 kernels::GroupNormSecondGradients group_norm_backward_twice(const torch::Tensor& v,
                                                             const torch::Tensor& gy,
                                                             const kernels::GroupNormParts& parts,
                                                             const GroupNormConfig& config);
+
+// (a + b + bias) gain; bias [C], or undefined.
+torch::Tensor scaled_sum(const torch::Tensor& a, const torch::Tensor& b, const torch::Tensor& bias,
+                         double gain);
+// g gain, and its sums over pixels [N, C].
+std::tuple<torch::Tensor, torch::Tensor> scaled_with_sums(const torch::Tensor& g, double gain);
+// Channels side by side, and back.
+torch::Tensor concatenate(const torch::Tensor& a, const torch::Tensor& b);
+std::tuple<torch::Tensor, torch::Tensor> separate(const torch::Tensor& whole, int64_t first);
 
 // See cuda/launchers.h.
 struct FirSteps {

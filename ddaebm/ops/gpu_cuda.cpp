@@ -27,32 +27,55 @@ torch::ScalarType wide(const Tensor& x) {
   return x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
 }
 
-// [N, C] with unit stride along C, or one row that all images share.
+// [N, C] with unit stride along C, or one row that all images share; may be undefined.
 struct Channels {
-  Channels(const Tensor& given, const Tensor& x) : values(given.to(wide(x))) {
+  Channels(const Tensor& given, const Tensor& x) {
+    if (!given.defined()) return;
+    values = given.to(wide(x));
     if (values.stride(1) != 1 && values.size(1) > 1) values = values.contiguous();
   }
   cuda::ChannelValues view() const {
+    if (!values.defined()) return {nullptr, 0};
     return {values.data_ptr(), values.size(0) == 1 ? 0 : values.stride(0)};
   }
   Tensor values;
 };
 
 struct Norm {
-  Norm(const Tensor& x_, const Tensor& scale_, const Tensor& shift_, const Tensor& mean_,
-       const Tensor& inverse_, const GroupNormConfig& config)
-      : x(channels_last(x_)), scale(scale_, x_), shift(shift_, x_), mean(mean_), inverse(inverse_) {
-    description = {type_of(x),   x.size(0),       x.size(2) * x.size(3),
-                   x.size(1),    config.groups,   config.silu,
-                   config.eps,   x.data_ptr(),    scale.view(),
-                   shift.view(), mean.data_ptr(), inverse.data_ptr()};
+  Norm(const kernels::GroupNormParts& parts, const GroupNormConfig& config)
+      : x(channels_last(parts.x)),
+        scale(parts.scale, x),
+        shift(parts.shift, x),
+        add(parts.add, x),
+        mean(parts.mean) {
+    const Dropout& dropout = parts.dropout;
+    description = {type_of(x),
+                   x.size(0),
+                   x.size(2) * x.size(3),
+                   x.size(1),
+                   config.groups,
+                   config.silu,
+                   config.eps,
+                   x.data_ptr(),
+                   scale.view(),
+                   shift.view(),
+                   add.view(),
+                   dropout.rate,
+                   dropout.rate > 0 ? static_cast<const uint64_t*>(dropout.seed.data_ptr()) : nullptr,
+                   dropout.salt,
+                   parts.mean.data_ptr(),
+                   parts.inverse.data_ptr()};
   }
-  Tensor for_channels() const { return torch::empty({x.size(0), x.size(1)}, mean.options()); }
+  Tensor for_channels() const { return torch::empty({3, x.size(0), x.size(1)}, mean.options()); }
   Tensor x;
-  Channels scale, shift;
-  Tensor mean, inverse;
+  Channels scale, shift, add;
+  Tensor mean;
   cuda::GroupNorm description;
 };
+
+cuda::Image shape_of(const Tensor& x) {
+  return {type_of(x), x.size(0), x.size(2) * x.size(3), x.size(1)};
+}
 
 }  // namespace
 
@@ -61,46 +84,88 @@ bool takes(const Tensor& x) {
                          x.scalar_type() == torch::kBFloat16);
 }
 
-std::tuple<Tensor, Tensor, Tensor> group_norm_forward(const Tensor& x, const Tensor& scale,
-                                                      const Tensor& shift,
-                                                      const GroupNormConfig& config) {
+Tensor group_norm_forward(kernels::GroupNormParts& parts, const GroupNormConfig& config) {
+  const auto& x = parts.x;
   const c10::cuda::CUDAGuard guard(x.device());
-  const auto mean = torch::empty({x.size(0), config.groups}, x.options().dtype(wide(x)));
-  const Norm norm(x, scale, shift, mean, torch::empty_like(mean), config);
+  parts.mean = torch::empty({x.size(0), config.groups}, x.options().dtype(wide(x)));
+  parts.inverse = torch::empty_like(parts.mean);
+  const Norm norm(parts, config);
   auto y = like(x);
   cuda::group_norm_forward(norm.description, y.data_ptr(), stream());
-  return {y, norm.mean, norm.inverse};
+  return y;
 }
 
 kernels::GroupNormGradients group_norm_backward(const Tensor& gy,
                                                 const kernels::GroupNormParts& parts,
-                                                const GroupNormConfig& config) {
+                                                const GroupNormConfig& config,
+                                                bool channels_wanted) {
   const c10::cuda::CUDAGuard guard(gy.device());
-  const Norm norm(parts.x, parts.scale, parts.shift, parts.mean, parts.inverse, config);
+  const Norm norm(parts, config);
   const auto g = channels_last(gy);
   auto gx = like(parts.x);
-  auto gscale = norm.for_channels();
-  auto gshift = norm.for_channels();
-  cuda::group_norm_backward(norm.description, g.data_ptr(), gx.data_ptr(), gscale.data_ptr(),
-                            gshift.data_ptr(), stream());
-  return {gx, gscale.to(parts.scale.scalar_type()), gshift.to(parts.shift.scalar_type())};
+  auto channels = channels_wanted ? norm.for_channels() : Tensor();
+  cuda::group_norm_backward(norm.description, g.data_ptr(), gx.data_ptr(),
+                            channels_wanted ? channels.data_ptr() : nullptr, stream());
+  return {gx, channels};
 }
 
 kernels::GroupNormSecondGradients group_norm_backward_twice(const Tensor& v, const Tensor& gy,
                                                             const kernels::GroupNormParts& parts,
                                                             const GroupNormConfig& config) {
   const c10::cuda::CUDAGuard guard(gy.device());
-  const Norm norm(parts.x, parts.scale, parts.shift, parts.mean, parts.inverse, config);
+  const Norm norm(parts, config);
   const auto direction = channels_last(v);
   const auto g = channels_last(gy);
   auto ggy = like(gy);
   auto gx = like(parts.x);
-  auto gscale = norm.for_channels();
-  auto gshift = norm.for_channels();
+  auto channels = norm.for_channels();
   cuda::group_norm_backward_twice(norm.description, direction.data_ptr(), g.data_ptr(),
-                                  ggy.data_ptr(), gx.data_ptr(), gscale.data_ptr(),
-                                  gshift.data_ptr(), stream());
-  return {ggy, gx, gscale.to(parts.scale.scalar_type()), gshift.to(parts.shift.scalar_type())};
+                                  ggy.data_ptr(), gx.data_ptr(), channels.data_ptr(), stream());
+  return {ggy, gx, channels};
+}
+
+Tensor scaled_sum(const Tensor& a, const Tensor& b, const Tensor& bias, double gain) {
+  const c10::cuda::CUDAGuard guard(a.device());
+  const auto first = channels_last(a);
+  const auto second = channels_last(b);
+  const auto of_channels = bias.defined() ? bias.to(wide(a)).contiguous() : bias;
+  auto y = like(a);
+  cuda::scaled_sum(shape_of(a), first.data_ptr(), second.data_ptr(),
+                   bias.defined() ? of_channels.data_ptr() : nullptr, gain, y.data_ptr(), stream());
+  return y;
+}
+
+std::tuple<Tensor, Tensor> scaled_with_sums(const Tensor& g, double gain) {
+  const c10::cuda::CUDAGuard guard(g.device());
+  const auto in = channels_last(g);
+  auto y = like(g);
+  auto sums = torch::empty({g.size(0), g.size(1)}, g.options().dtype(wide(g)));
+  cuda::scaled_with_sums(shape_of(g), in.data_ptr(), gain, y.data_ptr(), sums.data_ptr(), stream());
+  return {y, sums};
+}
+
+Tensor concatenate(const Tensor& a, const Tensor& b) {
+  const c10::cuda::CUDAGuard guard(a.device());
+  const auto first = channels_last(a);
+  const auto second = channels_last(b);
+  auto y = at::empty({a.size(0), a.size(1) + b.size(1), a.size(2), a.size(3)}, a.options(),
+                     at::MemoryFormat::ChannelsLast);
+  cuda::concatenate(shape_of(y), a.size(1), first.data_ptr(), second.data_ptr(), y.data_ptr(),
+                    stream());
+  return y;
+}
+
+std::tuple<Tensor, Tensor> separate(const Tensor& whole, int64_t first) {
+  const c10::cuda::CUDAGuard guard(whole.device());
+  const auto in = channels_last(whole);
+  const auto part = [&](int64_t channels) {
+    return at::empty({whole.size(0), channels, whole.size(2), whole.size(3)}, whole.options(),
+                     at::MemoryFormat::ChannelsLast);
+  };
+  auto a = part(first);
+  auto b = part(whole.size(1) - first);
+  cuda::separate(shape_of(whole), first, in.data_ptr(), a.data_ptr(), b.data_ptr(), stream());
+  return {a, b};
 }
 
 Tensor fir(const Tensor& x, int64_t out_height, int64_t out_width, const FirSteps& steps) {

@@ -9,15 +9,10 @@ namespace {
 
 bool takes(const torch::Tensor&) { return false; }
 
-std::tuple<torch::Tensor, torch::Tensor, torch::Tensor> group_norm_forward(const torch::Tensor&,
-                                                                           const torch::Tensor&,
-                                                                           const torch::Tensor&,
-                                                                           const GroupNormConfig&) {
-  missing();
-}
+torch::Tensor group_norm_forward(kernels::GroupNormParts&, const GroupNormConfig&) { missing(); }
 kernels::GroupNormGradients group_norm_backward(const torch::Tensor&,
                                                 const kernels::GroupNormParts&,
-                                                const GroupNormConfig&) {
+                                                const GroupNormConfig&, bool) {
   missing();
 }
 kernels::GroupNormSecondGradients group_norm_backward_twice(const torch::Tensor&,
@@ -26,6 +21,14 @@ kernels::GroupNormSecondGradients group_norm_backward_twice(const torch::Tensor&
                                                             const GroupNormConfig&) {
   missing();
 }
+torch::Tensor scaled_sum(const torch::Tensor&, const torch::Tensor&, const torch::Tensor&, double) {
+  missing();
+}
+std::tuple<torch::Tensor, torch::Tensor> scaled_with_sums(const torch::Tensor&, double) {
+  missing();
+}
+torch::Tensor concatenate(const torch::Tensor&, const torch::Tensor&) { missing(); }
+std::tuple<torch::Tensor, torch::Tensor> separate(const torch::Tensor&, int64_t) { missing(); }
 torch::Tensor fir(const torch::Tensor&, int64_t, int64_t, const FirSteps&) { missing(); }
 void adam(torch::Tensor&, const torch::Tensor&, torch::Tensor&, torch::Tensor&, torch::Tensor&,
           const torch::Tensor&, const AdamConstants&) {

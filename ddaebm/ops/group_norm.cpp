@@ -1,80 +1,140 @@
 #include "ddaebm/ops/group_norm.h"
 
+#include <vector>
+
+#include <ATen/ops/dropout.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "ddaebm/ops/gpu.h"
 #include "ddaebm/ops/image_kernels.h"
 
 namespace ddaebm::ops {
 namespace {
 
+using kernels::GroupNormParts;
 using torch::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
-
-struct Saved : torch::CustomClassHolder {
-  explicit Saved(const GroupNormConfig& given) : config(given) {}
-  GroupNormConfig config;
-};
-
-void keep(AutogradContext* ctx, const variable_list& tensors, const GroupNormConfig& config) {
-  ctx->save_for_backward(tensors);
-  ctx->saved_data["config"] = c10::IValue::make_capsule(c10::make_intrusive<Saved>(config));
-}
-
-const GroupNormConfig& kept(AutogradContext* ctx) {
-  return static_cast<const Saved&>(*ctx->saved_data["config"].toCapsule()).config;
-}
-
-// The gradients of y = forward(x, scale, shift), themselves a function with gradients.
-struct Backward : Function<Backward> {
-  static variable_list forward(AutogradContext* ctx, const Tensor& gy, const Tensor& x,
-                               const Tensor& scale, const Tensor& shift, const Tensor& mean,
-                               const Tensor& inverse, const GroupNormConfig& config) {
-    const at::AutoDispatchBelowADInplaceOrView plain;
-    keep(ctx, {gy, x, scale, shift, mean, inverse}, config);
-    ctx->set_materialize_grads(false);  // a derivative in x alone leaves the other two unused
-    auto g = kernels::group_norm_backward(gy, {x, scale, shift, mean, inverse}, config);
-    return {g.x, g.scale, g.shift};
-  }
-  static variable_list backward(AutogradContext* ctx, variable_list given) {
-    TORCH_CHECK(!torch::GradMode::is_enabled(),
-                "group_norm can be differentiated twice, not three times; see ops::reference");
-    const at::AutoDispatchBelowADInplaceOrView plain;
-    const auto saved = ctx->get_saved_variables();
-    auto g = kernels::group_norm_backward_twice({given[0], given[1], given[2]}, saved[0],
-                                                {saved[1], saved[2], saved[3], saved[4], saved[5]},
-                                                kept(ctx));
-    return {g.gy, g.x, g.scale, g.shift, Tensor(), Tensor(), Tensor()};
-  }
-};
-
-// scale and shift are [N, C].
-struct Forward : Function<Forward> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& scale,
-                        const Tensor& shift, const GroupNormConfig& config) {
-    const at::AutoDispatchBelowADInplaceOrView plain;
-    auto [y, mean, inverse] = kernels::group_norm_forward(x, scale, shift, config);
-    keep(ctx, {x, scale, shift, mean, inverse}, config);
-    return y;
-  }
-  static variable_list backward(AutogradContext* ctx, variable_list given) {
-    const auto saved = ctx->get_saved_variables();
-    auto g = Backward::apply(given[0], saved[0], saved[1], saved[2], saved[3], saved[4], kept(ctx));
-    return {g[0], g[1], g[2], Tensor()};
-  }
-};
 
 // [C] -> [N, C].
 Tensor for_each_image(const Tensor& of_channels, const Tensor& x) {
   return of_channels.dim() == 2 ? of_channels : of_channels.expand({x.size(0), x.size(1)});
 }
 
+// What is no tensor to differentiate.
+struct Fixed : torch::CustomClassHolder {
+  Fixed(const GroupNormConfig& config_, const Dropout& dropout_)
+      : config(config_), dropout(dropout_) {}
+  GroupNormConfig config;
+  Dropout dropout;
+};
+using FixedPtr = c10::intrusive_ptr<Fixed>;
+
+// Saved and given as lists: x, scale, shift, and `add` where there is one.
+GroupNormParts parts_of(const variable_list& list, const Tensor& mean, const Tensor& inverse,
+                        const Fixed& fixed) {
+  const auto& x = list[0];
+  return {x,    for_each_image(list[1], x),        for_each_image(list[2], x),
+          mean, inverse,                           list.size() > 3 ? list[3] : Tensor(),
+          fixed.dropout};
+}
+
+// Gradients in the channels' values, each in its own shape and type.
+void append_channel_gradients(variable_list& to, const Tensor& channels, const variable_list& list) {
+  const bool shared = list[1].dim() == 1;
+  const auto of_image = shared ? channels.slice(0, 0, 2).sum(1) : channels;
+  for (int64_t i = 1; i < static_cast<int64_t>(list.size()); ++i) {
+    const auto& found = shared && i < 3 ? of_image : channels;
+    to.push_back(found.select(0, i - 1).to(list[static_cast<size_t>(i)].scalar_type()));
+  }
+}
+
+const Fixed& kept(AutogradContext* ctx) {
+  return static_cast<const Fixed&>(*ctx->saved_data["fixed"].toCapsule());
+}
+
+// The gradients of y = forward(x, scale, shift, add), themselves a function with gradients.
+struct Backward : Function<Backward> {
+  static variable_list forward(AutogradContext* ctx, const Tensor& gy, const Tensor& mean,
+                               const Tensor& inverse, at::TensorList given, const FixedPtr& fixed,
+                               bool channels_wanted) {
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    const variable_list list = given.vec();
+    variable_list saved = {gy, mean, inverse};
+    saved.insert(saved.end(), list.begin(), list.end());
+    ctx->save_for_backward(saved);
+    ctx->saved_data["fixed"] = c10::IValue::make_capsule(fixed);
+    ctx->set_materialize_grads(false);  // a derivative in x alone leaves the others unused
+    const auto g = kernels::group_norm_backward(gy, parts_of(list, mean, inverse, *fixed),
+                                                fixed->config, channels_wanted);
+    variable_list found = {g.x};
+    if (channels_wanted) append_channel_gradients(found, g.channels, list);
+    return found;
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list given) {
+    TORCH_CHECK(!torch::GradMode::is_enabled(),
+                "group_norm can be differentiated twice, not three times; see ops::reference");
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    const auto saved = ctx->get_saved_variables();
+    const variable_list list(saved.begin() + 3, saved.end());
+    const Fixed& fixed = kept(ctx);
+    const auto cotangent = [&](size_t i) {
+      return i < given.size() && given[i].defined() ? for_each_image(given[i], list[0]) : Tensor();
+    };
+    const auto g = kernels::group_norm_backward_twice(
+        {given[0], cotangent(1), cotangent(2)}, saved[0],
+        parts_of(list, saved[1], saved[2], fixed), fixed.config);
+    variable_list found = {g.gy, Tensor(), Tensor(), g.x};
+    append_channel_gradients(found, g.channels, list);
+    found.resize(found.size() + 2);
+    return found;
+  }
+};
+
+struct Forward : Function<Forward> {
+  static Tensor forward(AutogradContext* ctx, at::TensorList given, const FixedPtr& fixed) {
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    const variable_list list = given.vec();
+    auto parts = parts_of(list, {}, {}, *fixed);
+    auto y = kernels::group_norm_forward(parts, fixed->config);
+    variable_list saved = {parts.mean, parts.inverse};
+    saved.insert(saved.end(), list.begin(), list.end());
+    ctx->save_for_backward(saved);
+    ctx->saved_data["fixed"] = c10::IValue::make_capsule(fixed);
+    return y;
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list given) {
+    const auto saved = ctx->get_saved_variables();
+    const variable_list list(saved.begin() + 2, saved.end());
+    bool channels_wanted = false;
+    for (size_t i = 1; i < list.size(); ++i) {
+      channels_wanted = channels_wanted || ctx->needs_input_grad(i);
+    }
+    auto g = Backward::apply(given[0], saved[0], saved[1], at::TensorList(list),
+                             c10::make_intrusive<Fixed>(kept(ctx)), channels_wanted);
+    g.resize(list.size() + 1);
+    return g;
+  }
+};
+
 }  // namespace
 
 Tensor group_norm(const Tensor& x, const Tensor& scale, const Tensor& shift,
                   const GroupNormConfig& config) {
-  return Forward::apply(x, for_each_image(scale, x), for_each_image(shift, x), config);
+  const variable_list list = {x, scale, shift};
+  return Forward::apply(at::TensorList(list), c10::make_intrusive<Fixed>(config, Dropout()));
+}
+
+Tensor group_norm(const Tensor& x, const Tensor& add, const Tensor& scale, const Tensor& shift,
+                  const GroupNormConfig& config, const Dropout& dropout) {
+  if (!gpu::takes(x)) {
+    const auto moved = x + add.to(x.scalar_type()).unsqueeze(2).unsqueeze(3);
+    const auto y = group_norm(moved, scale, shift, config);
+    return dropout.rate > 0 ? at::dropout(y, dropout.rate, /*train=*/true) : y;
+  }
+  const variable_list list = {x, scale, shift, add};
+  return Forward::apply(at::TensorList(list), c10::make_intrusive<Fixed>(config, dropout));
 }
 
 Tensor reference::group_norm(const Tensor& x, const Tensor& scale, const Tensor& shift,

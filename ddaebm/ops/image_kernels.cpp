@@ -25,8 +25,11 @@ struct View {
   Tensor back(const Tensor& x, const Tensor& like) const {
     return x.reshape(shape).to(like.scalar_type());
   }
-  Tensor channel_sum(const Tensor& x, const Tensor& like) const {
-    return x.sum(3).reshape({shape[0], shape[1]}).to(like.scalar_type());
+  // Sums over pixels: [3, N, C]; nothing is added to x here.
+  Tensor channel_sums(const Tensor& of_scale, const Tensor& of_shift) const {
+    const auto sum = [&](const Tensor& x) { return x.sum(3).reshape({shape[0], shape[1]}); };
+    const auto scale = sum(of_scale);
+    return at::stack({scale, sum(of_shift), torch::zeros_like(scale)});
   }
   std::vector<int64_t> shape;
   int64_t groups;
@@ -54,23 +57,23 @@ struct Bend {
 
 }  // namespace
 
-std::tuple<Tensor, Tensor, Tensor> group_norm_forward(const Tensor& x, const Tensor& scale,
-                                                      const Tensor& shift,
-                                                      const GroupNormConfig& config) {
-  if (gpu::takes(x)) return gpu::group_norm_forward(x, scale, shift, config);
+Tensor group_norm_forward(GroupNormParts& parts, const GroupNormConfig& config) {
+  if (gpu::takes(parts.x)) return gpu::group_norm_forward(parts, config);
+  const auto& x = parts.x;
   const View view(x, config.groups);
   auto normal = view.image(x);
   const auto mean = group_mean(normal);
   normal = normal - mean;
   const auto inverse = (group_mean(normal.square()) + config.eps).rsqrt();
-  const auto u = view.channels(scale) * (normal * inverse) + view.channels(shift);
-  return {view.back(config.silu ? at::silu(u) : u, x), mean.reshape({x.size(0), config.groups}),
-          inverse.reshape({x.size(0), config.groups})};
+  const auto u = view.channels(parts.scale) * (normal * inverse) + view.channels(parts.shift);
+  parts.mean = mean.reshape({x.size(0), config.groups});
+  parts.inverse = inverse.reshape({x.size(0), config.groups});
+  return view.back(config.silu ? at::silu(u) : u, x);
 }
 
 GroupNormGradients group_norm_backward(const Tensor& gy, const GroupNormParts& parts,
-                                       const GroupNormConfig& config) {
-  if (gpu::takes(gy)) return gpu::group_norm_backward(gy, parts, config);
+                                       const GroupNormConfig& config, bool channels_wanted) {
+  if (gpu::takes(gy)) return gpu::group_norm_backward(gy, parts, config, channels_wanted);
   const View view(parts.x, config.groups);
   const auto inverse = view.over_groups(parts.inverse);
   const auto scale = view.channels(parts.scale);
@@ -78,7 +81,7 @@ GroupNormGradients group_norm_backward(const Tensor& gy, const GroupNormParts& p
   const Bend bend(scale * normal + view.channels(parts.shift), config.silu);
   const auto gu = bend.times_first(view.image(gy));
   return {view.back(inverse * project(scale * gu, normal), parts.x),
-          view.channel_sum(gu * normal, parts.scale), view.channel_sum(gu, parts.shift)};
+          channels_wanted ? view.channel_sums(gu * normal, gu) : Tensor()};
 }
 
 // With n the normalised x, r one over the deviation, P the projection, M the size of a group:
@@ -88,13 +91,16 @@ GroupNormGradients group_norm_backward(const Tensor& gy, const GroupNormParts& p
 // which holds gy and, through gu, u: dL/dgy = w silu'(u), dL/du = q = w gy silu''(u). Within p,
 //   <p, k> = r (<v, k> - M mean(v) mean(k) - M mean(v n) mean(k n))
 // gives dL/dn = -r (mean(k n) v + mean(v n) k), and dL/dr = <p, k> / r with dr/dx = -r^2 n / M.
-GroupNormSecondGradients group_norm_backward_twice(const GroupNormGradients& cotangents,
+GroupNormSecondGradients group_norm_backward_twice(const GroupNormCotangents& cotangents,
                                                    const Tensor& gy, const GroupNormParts& parts,
                                                    const GroupNormConfig& config) {
   if (gpu::takes(gy) && cotangents.x.defined() && !cotangents.scale.defined() &&
       !cotangents.shift.defined()) {
     return gpu::group_norm_backward_twice(cotangents.x, gy, parts, config);
   }
+  TORCH_CHECK(!parts.add.defined() && parts.dropout.rate == 0,
+              "group_norm: second derivatives through the gradients of scale and shift are for a "
+              "norm without addition and dropout");
   const View view(parts.x, config.groups);
   const auto r = view.over_groups(parts.inverse);
   const auto scale = view.channels(parts.scale);
@@ -122,19 +128,16 @@ GroupNormSecondGradients group_norm_backward_twice(const GroupNormGradients& cot
     gn = gn + vs * gu;
   }
   if (cotangents.shift.defined()) w = w + view.channels(cotangents.shift);
-  Tensor gshift;
+  auto gshift = torch::zeros_like(n);
   if (config.silu) {
-    const auto q = w * g * bend.second;
-    gn = gn + scale * q;
-    gscale = gscale + q * n;
-    gshift = view.channel_sum(q, parts.shift);
-  } else {
-    gshift = torch::zeros_like(parts.shift);
+    gshift = w * g * bend.second;
+    gn = gn + scale * gshift;
+    gscale = gscale + gshift * n;
   }
   auto gx = r * project(gn, n);
   if (from_deviation.defined()) gx = gx + from_deviation;
   return {view.back(bend.times_first(w), gy), view.back(gx, parts.x),
-          view.channel_sum(gscale, parts.scale), gshift};
+          view.channel_sums(gscale, gshift)};
 }
 
 }  // namespace ddaebm::ops::kernels

@@ -12,28 +12,33 @@
 namespace ddaebm::ops::kernels {
 
 // What a group norm was given and found: x [N, C, H, W], scale and shift [N, C], and each group's
-// mean and one over its deviation, [N, G].
+// mean and one over its deviation, [N, G]. What is added to x, [N, C], and dropout are for a GPU
+// alone and may be missing.
 struct GroupNormParts {
-  torch::Tensor x, scale, shift, mean, inverse;
+  torch::Tensor x, scale, shift, mean, inverse, add;
+  Dropout dropout;
 };
 
-// y, mean, inverse.
-std::tuple<torch::Tensor, torch::Tensor, torch::Tensor> group_norm_forward(
-    const torch::Tensor& x, const torch::Tensor& scale, const torch::Tensor& shift,
-    const GroupNormConfig& config);
+// Fills mean and inverse, returns y.
+torch::Tensor group_norm_forward(GroupNormParts& parts, const GroupNormConfig& config);
 
+// In x, and in scale, shift and what is added: channels [3, N, C], undefined where not `wanted`; its
+// third part means nothing where nothing is added.
 struct GroupNormGradients {
-  torch::Tensor x, scale, shift;
+  torch::Tensor x, channels;
 };
 GroupNormGradients group_norm_backward(const torch::Tensor& gy, const GroupNormParts& parts,
-                                       const GroupNormConfig& config);
+                                       const GroupNormConfig& config, bool channels_wanted);
 
-// The gradients of <cotangents, group_norm_backward(gy, parts)>. A cotangent may be undefined:
-// zero.
-struct GroupNormSecondGradients {
-  torch::Tensor gy, x, scale, shift;
+// Directions in which group_norm_backward's results are differentiated; undefined: zero.
+struct GroupNormCotangents {
+  torch::Tensor x, scale, shift;
 };
-GroupNormSecondGradients group_norm_backward_twice(const GroupNormGradients& cotangents,
+// The gradients of <cotangents, group_norm_backward(gy, parts)>.
+struct GroupNormSecondGradients {
+  torch::Tensor gy, x, channels;
+};
+GroupNormSecondGradients group_norm_backward_twice(const GroupNormCotangents& cotangents,
                                                    const torch::Tensor& gy,
                                                    const GroupNormParts& parts,
                                                    const GroupNormConfig& config);

@@ -13,7 +13,7 @@ struct NamedTensor {
 };
 
 // Many tensors laid end to end in one: each becomes a view of `all`, so that an optimiser step, an
-// average or a copy is one operation on one vector.
+// average or a copy is one operation on one vector. Each keeps its order in memory.
 class FlatTensors {
  public:
   explicit FlatTensors(std::vector<NamedTensor> members);

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "ddaebm/ops/adam.h"
+#include "ddaebm/ops/cast.h"
 
 namespace ddaebm {
 namespace {
@@ -79,7 +80,7 @@ void Optimizer::update(size_t player, const torch::Tensor& loss, bool last) {
                                          /*create_graph=*/false, /*allow_unused=*/true);
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (!gradients[i].defined()) gradients[i] = torch::zeros_like(group.inputs[i]);
-    gradients[i] = gradients[i].reshape({-1});
+    gradients[i] = ops::in_order_of(group.inputs[i], gradients[i]);
   }
   const torch::NoGradGuard no_grad;
   auto gradient = torch::cat(gradients);

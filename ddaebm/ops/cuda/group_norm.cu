@@ -1,288 +1,298 @@
-// Group norm with scale, shift and SiLU on channels-last images: one block a group, which reads its
-// elements two or three times (they stay in the cache) and writes once. The formulas and their
-// names are those of ops/image_kernels.cpp.
+// Group norm with scale, shift, SiLU and dropout on channels-last images: a block takes some whole
+// groups of one image, reads their elements two or three times (from the cache after the first) and
+// writes once. The formulas and their names are those of ops/image_kernels.cpp.
 
 #include "ddaebm/ops/cuda/launchers.h"
-#include "ddaebm/ops/cuda/vectors.cuh"
+#include "ddaebm/ops/cuda/spans.cuh"
 
 namespace ddaebm::ops::cuda {
 namespace {
-
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
-
-// Sums over the block of each of the K values, given to all threads.
-template <int K, class A>
-__device__ void block_sum(A (&values)[K]) {
-  __shared__ A partial[kWarps][K];
-  __syncthreads();
-#pragma unroll
-  for (int k = 0; k < K; ++k) {
-    A x = values[k];
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) x += __shfl_down_sync(0xffffffffU, x, offset);
-    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32][k] = x;
-  }
-  __syncthreads();
-#pragma unroll
-  for (int k = 0; k < K; ++k) {
-    A x = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) x += partial[w][k];
-    values[k] = x;
-  }
-}
-
-// The sums of V channels that each thread found, added up over the threads that share those
-// channels, `columns` apart, and written by the first of them.
-template <int V, class A>
-__device__ void channel_sums(const A (&mine)[V], int columns, bool active, A* out) {
-  __shared__ A all[kThreads][V];
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < V; ++i) all[threadIdx.x][i] = active ? mine[i] : A(0);
-  __syncthreads();
-  if (threadIdx.x < columns) {
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      A sum = 0;
-      for (int t = threadIdx.x; t < kThreads; t += columns) sum += all[t][i];
-      out[threadIdx.x * V + i] = sum;
-    }
-  }
-}
 
 template <class A>
 __device__ inline A sigmoid(A u) {
   return A(1) / (A(1) + exp(-u));
 }
-__device__ inline float sigmoid(float u) { return 1.0F / (1.0F + __expf(-u)); }
+__device__ inline float sigmoid(float u) { return __fdividef(1.0F, 1.0F + __expf(-u)); }
 
-// One group of one image, as its block sees it. A thread keeps to V channels and walks over pixels.
-template <class T, int V>
-struct Group {
-  using A = typename Wide<T>::type;
-  __device__ explicit Group(const GroupNorm& norm)
-      : width(static_cast<int>(norm.channels / norm.groups)),
-        columns(width / V),
-        rows(kThreads / columns),
-        image(blockIdx.x / norm.groups),
-        first_channel((blockIdx.x % norm.groups) * width),
-        column(static_cast<int>(threadIdx.x) % columns),
-        row(static_cast<int>(threadIdx.x) / columns),
-        active(row < rows),
-        pixels(active ? norm.pixels : 0),
-        stride(norm.channels),
-        offset(image * norm.pixels * stride + first_channel + column * V),
-        size(static_cast<A>(norm.pixels) * static_cast<A>(width)) {
-    for (int i = 0; i < V; ++i) {
-      const int64_t c = first_channel + column * V + i;
-      scale[i] = static_cast<const A*>(norm.scale.values)[image * norm.scale.row + c];
-      shift[i] = static_cast<const A*>(norm.shift.values)[image * norm.shift.row + c];
-    }
-  }
-  // Calls body(position) for the thread's pixels.
-  template <class F>
-  __device__ void for_pixels(const F& body) const {
-    for (int64_t p = row; p < pixels; p += rows) body(offset + p * stride);
-  }
-  int width, columns, rows;
-  int64_t image, first_channel;
-  int column, row;
-  bool active;
-  int64_t pixels, stride, offset;
-  A size;
-  A scale[V], shift[V];
-};
-
-template <class T, int V>
-__global__ void forward_kernel(GroupNorm norm, T* y) {
-  using A = typename Wide<T>::type;
-  const Group<T, V> group(norm);
-  const T* x = static_cast<const T*>(norm.x);
-  A sum[1] = {0};
-  group.for_pixels([&](int64_t at) {
-    A v[V];
-    load<T, V>(x + at, v);
-    for (int i = 0; i < V; ++i) sum[0] += v[i];
-  });
-  block_sum(sum);
-  const A mean = sum[0] / group.size;
-  A squares[1] = {0};
-  group.for_pixels([&](int64_t at) {
-    A v[V];
-    load<T, V>(x + at, v);
-    for (int i = 0; i < V; ++i) squares[0] += (v[i] - mean) * (v[i] - mean);
-  });
-  block_sum(squares);
-  const A inverse = A(1) / sqrt(squares[0] / group.size + static_cast<A>(norm.eps));
-  group.for_pixels([&](int64_t at) {
-    A v[V];
-    load<T, V>(x + at, v);
-    for (int i = 0; i < V; ++i) {
-      const A u = group.scale[i] * ((v[i] - mean) * inverse) + group.shift[i];
-      v[i] = norm.silu ? u * sigmoid(u) : u;
-    }
-    store<T, V>(y + at, v);
-  });
-  if (threadIdx.x == 0) {
-    static_cast<A*>(norm.mean)[blockIdx.x] = mean;
-    static_cast<A*>(norm.inverse)[blockIdx.x] = inverse;
-  }
+__device__ inline uint32_t mix(uint32_t h) {
+  h = (h ^ (h >> 16)) * 0x85ebca6bU;
+  h = (h ^ (h >> 13)) * 0xc2b2ae35U;
+  return h ^ (h >> 16);
 }
 
 template <class T, int V>
-__global__ void backward_kernel(GroupNorm norm, const T* gy, T* gx,
-                                typename Wide<T>::type* gscale, typename Wide<T>::type* gshift) {
+struct Groups : Span<T, V> {
+  using Base = Span<T, V>;
+  using A = typename Base::A;
+  __device__ Groups(const GroupNorm& norm_, int width)
+      : Base(norm_.pixels, norm_.channels, width),
+        norm(norm_),
+        group_columns(static_cast<int>(norm.channels / norm.groups) / V),
+        first_column(this->column / group_columns * group_columns),
+        number(this->image * norm.groups + this->channel / (norm.channels / norm.groups)),
+        size(static_cast<A>(norm.pixels) * static_cast<A>(norm.channels / norm.groups)) {
+    const auto of_channel = [&](const ChannelValues& values, A* to) {
+      for (int i = 0; i < V; ++i) {
+        to[i] = values.values == nullptr
+                    ? A(0)
+                    : static_cast<const A*>(values.values)[this->image * values.row + this->channel + i];
+      }
+    };
+    of_channel(norm.scale, scale);
+    of_channel(norm.shift, shift);
+    of_channel(norm.add, add);
+    if (norm.seed != nullptr) seed = *norm.seed + static_cast<uint64_t>(norm.salt) * 0x9e3779b97f4a7c15U;
+  }
+
+  __device__ void load_x(int64_t at, A* to) const {
+    load<T, V>(static_cast<const T*>(norm.x) + at, to);
+#pragma unroll
+    for (int i = 0; i < V; ++i) to[i] += add[i];
+  }
+
+  // Sums over each group, given to its threads.
+  template <int K>
+  __device__ void sum(A (&values)[K], A* scratch) const {
+    const A* totals = this->over_rows(values, scratch);
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      A all = 0;
+      for (int j = 0; j < group_columns; ++j) all += totals[k * this->columns + first_column + j];
+      values[k] = all;
+    }
+  }
+
+  // What dropout multiplies an element by, the same each time that it is asked for.
+  __device__ A kept(int64_t at) const {
+    if (norm.seed == nullptr) return A(1);
+    const uint32_t h =
+        mix(mix(static_cast<uint32_t>(at) + static_cast<uint32_t>(seed)) ^ static_cast<uint32_t>(seed >> 32));
+    return static_cast<A>(h) * A(2.3283064365386963e-10) >= static_cast<A>(norm.dropout)
+               ? static_cast<A>(1.0 / (1.0 - norm.dropout))
+               : A(0);
+  }
+
+  const GroupNorm& norm;
+  int group_columns, first_column;
+  int64_t number;
+  A size;
+  A scale[V], shift[V], add[V];
+  uint64_t seed = 0;
+};
+
+template <class T, int V>
+__global__ void __launch_bounds__(kSpanThreads) forward_kernel(GroupNorm norm, int width, T* y) {
   using A = typename Wide<T>::type;
-  const Group<T, V> group(norm);
-  const T* x = static_cast<const T*>(norm.x);
-  const A mean = static_cast<const A*>(norm.mean)[blockIdx.x];
-  const A inverse = static_cast<const A*>(norm.inverse)[blockIdx.x];
+  __shared__ A scratch[kSpanScratch];
+  const Groups<T, V> group(norm, width);
+  // Each thread's mean and squares around it, which is exact where the mean is far from zero.
+  A near = 0;
+  if (group.row < group.pixels) {
+    A v[V];
+    group.load_x(group.offset + group.row * group.channels, v);
+    near = v[0];
+  }
+  A count = 0;
+  A difference = 0;
+  A squares = 0;
+  group.for_pixels([&](int64_t at) {
+    A v[V];
+    group.load_x(at, v);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const A d = v[i] - near;
+      difference += d;
+      squares += d * d;
+    }
+    count += A(V);
+  });
+  const A offset = count > A(0) ? difference / count : A(0);
+  A total[1] = {count * (near + offset)};
+  group.sum(total, scratch);
+  const A mean = total[0] / group.size;
+  const A apart = near + offset - mean;
+  A around[1] = {squares - difference * offset + count * apart * apart};
+  group.sum(around, scratch);
+  const A inverse = A(1) / sqrt(around[0] / group.size + static_cast<A>(norm.eps));
+  group.for_pixels([&](int64_t at) {
+    A v[V];
+    group.load_x(at, v);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const A u = group.scale[i] * ((v[i] - mean) * inverse) + group.shift[i];
+      v[i] = (norm.silu ? u * sigmoid(u) : u) * group.kept(at + i);
+    }
+    store<T, V>(y + at, v);
+  });
+  if (group.row == 0 && group.column == group.first_column) {
+    static_cast<A*>(norm.mean)[group.number] = mean;
+    static_cast<A*>(norm.inverse)[group.number] = inverse;
+  }
+}
+
+// Of one element: n, and the first and second derivative of silu, with dropout.
+template <class A>
+struct Element {
+  A n, first, second;
+};
+template <class T, int V, class A>
+__device__ inline Element<A> element(const Groups<T, V>& group, A x, A mean, A inverse, int64_t at,
+                                     int i) {
+  const A n = (x - mean) * inverse;
+  const A kept = group.kept(at + i);
+  if (!group.norm.silu) return {n, kept, A(0)};
+  const A u = group.scale[i] * n + group.shift[i];
+  const A s = sigmoid(u);
+  return {n, kept * s * (A(1) + u * (A(1) - s)),
+          kept * s * (A(1) - s) * (A(2) + u * (A(1) - A(2) * s))};
+}
+
+// Writes the three sums [3][N][C] of channels: of scale, shift and, if there is one, of what was
+// added to x.
+template <class T, int V, class A>
+__device__ void write_channels(const Groups<T, V>& group, const A (&of_scale)[V],
+                               const A (&of_shift)[V], const A (&of_add)[V], A* scratch, A* out) {
+  const int64_t plane = group.norm.images * group.norm.channels;
+  group.write_sums(of_scale, scratch, out);
+  group.write_sums(of_shift, scratch, out + plane);
+  if (group.norm.add.values != nullptr) group.write_sums(of_add, scratch, out + 2 * plane);
+}
+
+template <class T, int V>
+__global__ void __launch_bounds__(kSpanThreads)
+    backward_kernel(GroupNorm norm, int width, const T* gy, T* gx, typename Wide<T>::type* gchannels) {
+  using A = typename Wide<T>::type;
+  __shared__ A scratch[kSpanScratch];
+  const Groups<T, V> group(norm, width);
+  const A mean = static_cast<const A*>(norm.mean)[group.number];
+  const A inverse = static_cast<const A*>(norm.inverse)[group.number];
   // n in xs, gu in gs.
   const auto read = [&](int64_t at, A* xs, A* gs) {
-    load<T, V>(x + at, xs);
+    group.load_x(at, xs);
     load<T, V>(gy + at, gs);
+#pragma unroll
     for (int i = 0; i < V; ++i) {
-      xs[i] = (xs[i] - mean) * inverse;
-      if (norm.silu) {
-        const A u = group.scale[i] * xs[i] + group.shift[i];
-        const A s = sigmoid(u);
-        gs[i] *= s * (A(1) + u * (A(1) - s));
-      }
+      const auto e = element(group, xs[i], mean, inverse, at, i);
+      xs[i] = e.n;
+      gs[i] *= e.first;
     }
   };
   A of_scale[V] = {};
   A of_shift[V] = {};
+  A of_add[V] = {};
   group.for_pixels([&](int64_t at) {
     A xs[V];
     A gs[V];
     read(at, xs, gs);
+#pragma unroll
     for (int i = 0; i < V; ++i) {
       of_scale[i] += gs[i] * xs[i];
       of_shift[i] += gs[i];
     }
   });
-  A sums[2] = {0, 0};  // of k, of k n
+  A sums[2] = {0, 0};  // of k, k n
   for (int i = 0; i < V; ++i) {
     sums[0] += group.scale[i] * of_shift[i];
     sums[1] += group.scale[i] * of_scale[i];
   }
-  block_sum(sums);
+  group.sum(sums, scratch);
   const A mean_k = sums[0] / group.size;
   const A mean_kn = sums[1] / group.size;
   group.for_pixels([&](int64_t at) {
     A xs[V];
     A gs[V];
     read(at, xs, gs);
+#pragma unroll
     for (int i = 0; i < V; ++i) {
       gs[i] = inverse * (group.scale[i] * gs[i] - mean_k - xs[i] * mean_kn);
+      of_add[i] += gs[i];
     }
     store<T, V>(gx + at, gs);
   });
-  const int64_t channel = group.image * norm.channels + group.first_channel;
-  channel_sums(of_scale, group.columns, group.active, gscale + channel);
-  channel_sums(of_shift, group.columns, group.active, gshift + channel);
+  if (gchannels != nullptr) write_channels(group, of_scale, of_shift, of_add, scratch, gchannels);
 }
 
 template <class T, int V>
-__global__ void backward_twice_kernel(GroupNorm norm, const T* v, const T* gy, T* ggy, T* gx,
-                                      typename Wide<T>::type* gscale,
-                                      typename Wide<T>::type* gshift) {
+__global__ void __launch_bounds__(kSpanThreads)
+    backward_twice_kernel(GroupNorm norm, int width, const T* v, const T* gy, T* ggy, T* gx,
+                          typename Wide<T>::type* gchannels) {
   using A = typename Wide<T>::type;
-  const Group<T, V> group(norm);
-  const T* x = static_cast<const T*>(norm.x);
-  const A mean = static_cast<const A*>(norm.mean)[blockIdx.x];
-  const A r = static_cast<const A*>(norm.inverse)[blockIdx.x];
-  // Of one element: n, silu' and gy silu''.
-  struct Element {
-    A n, first, second;
-  };
-  const auto element = [&](A x_value, A g, int i) {
-    const A n = (x_value - mean) * r;
-    if (!norm.silu) return Element{n, A(1), A(0)};
-    const A u = group.scale[i] * n + group.shift[i];
-    const A s = sigmoid(u);
-    return Element{n, s * (A(1) + u * (A(1) - s)), g * s * (A(1) - s) * (A(2) + u * (A(1) - A(2) * s))};
+  __shared__ A scratch[kSpanScratch];
+  const Groups<T, V> group(norm, width);
+  const A mean = static_cast<const A*>(norm.mean)[group.number];
+  const A r = static_cast<const A*>(norm.inverse)[group.number];
+  // Calls body(position, channel, element, gy, v) for the thread's elements; what it returns is
+  // stored, where there is a place for it.
+  const auto for_elements = [&](T* to, const auto& body) {
+    group.for_pixels([&](int64_t at) {
+      A xs[V];
+      A gs[V];
+      A vs[V];
+      group.load_x(at, xs);
+      load<T, V>(gy + at, gs);
+      load<T, V>(v + at, vs);
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        xs[i] = body(i, element(group, xs[i], mean, r, at, i), gs[i], vs[i]);
+      }
+      if (to != nullptr) store<T, V>(to + at, xs);
+    });
   };
   A sums[5] = {};  // of v, v n, k, k n, v k
-  group.for_pixels([&](int64_t at) {
-    A xs[V];
-    A gs[V];
-    A vs[V];
-    load<T, V>(x + at, xs);
-    load<T, V>(gy + at, gs);
-    load<T, V>(v + at, vs);
-    for (int i = 0; i < V; ++i) {
-      const Element e = element(xs[i], gs[i], i);
-      const A k = group.scale[i] * gs[i] * e.first;
-      sums[0] += vs[i];
-      sums[1] += vs[i] * e.n;
-      sums[2] += k;
-      sums[3] += k * e.n;
-      sums[4] += vs[i] * k;
-    }
+  for_elements(nullptr, [&](int i, const Element<A>& e, A g, A v_value) {
+    const A k = group.scale[i] * g * e.first;
+    sums[0] += v_value;
+    sums[1] += v_value * e.n;
+    sums[2] += k;
+    sums[3] += k * e.n;
+    sums[4] += v_value * k;
+    return A(0);
   });
-  block_sum(sums);
+  group.sum(sums, scratch);
   const A mean_v = sums[0] / group.size;
   const A mean_vn = sums[1] / group.size;
   const A mean_k = sums[2] / group.size;
   const A mean_kn = sums[3] / group.size;
   const A mean_pk = r * (sums[4] / group.size - mean_v * mean_k - mean_vn * mean_kn);
 
-  // dL/dn of an element, given its p and w.
-  const auto of_normal = [&](const Element& e, A g, A v_value, A w, int i) {
+  const auto p_of = [&](const Element<A>& e, A v_value) {
+    return r * (v_value - mean_v - e.n * mean_vn);
+  };
+  // dL/dn of an element.
+  const auto of_normal = [&](const Element<A>& e, A g, A v_value, int i) {
     const A k = group.scale[i] * g * e.first;
-    return group.scale[i] * w * e.second - r * (mean_kn * v_value + mean_vn * k);
+    return group.scale[i] * group.scale[i] * p_of(e, v_value) * g * e.second -
+           r * (mean_kn * v_value + mean_vn * k);
   };
   A of_scale[V] = {};
   A of_shift[V] = {};
+  A of_add[V] = {};
   A of_n[2] = {0, 0};  // sums of gn, gn n
-  group.for_pixels([&](int64_t at) {
-    A xs[V];
-    A gs[V];
-    A vs[V];
-    load<T, V>(x + at, xs);
-    load<T, V>(gy + at, gs);
-    load<T, V>(v + at, vs);
-    for (int i = 0; i < V; ++i) {
-      const Element e = element(xs[i], gs[i], i);
-      const A p = r * (vs[i] - mean_v - e.n * mean_vn);
-      const A w = group.scale[i] * p;
-      const A q = w * e.second;
-      of_scale[i] += p * gs[i] * e.first + q * e.n;
-      of_shift[i] += q;
-      const A gn = of_normal(e, gs[i], vs[i], w, i);
-      of_n[0] += gn;
-      of_n[1] += gn * e.n;
-      xs[i] = w * e.first;
-    }
-    store<T, V>(ggy + at, xs);
+  for_elements(ggy, [&](int i, const Element<A>& e, A g, A v_value) {
+    const A p = p_of(e, v_value);
+    const A w = group.scale[i] * p;
+    const A q = w * g * e.second;
+    of_scale[i] += p * g * e.first + q * e.n;
+    of_shift[i] += q;
+    const A gn = of_normal(e, g, v_value, i);
+    of_n[0] += gn;
+    of_n[1] += gn * e.n;
+    return w * e.first;
   });
-  block_sum(of_n);
+  group.sum(of_n, scratch);
   const A mean_gn = of_n[0] / group.size;
   const A mean_gnn = of_n[1] / group.size;
-  group.for_pixels([&](int64_t at) {
-    A xs[V];
-    A gs[V];
-    A vs[V];
-    load<T, V>(x + at, xs);
-    load<T, V>(gy + at, gs);
-    load<T, V>(v + at, vs);
-    for (int i = 0; i < V; ++i) {
-      const Element e = element(xs[i], gs[i], i);
-      const A w = group.scale[i] * r * (vs[i] - mean_v - e.n * mean_vn);
-      const A gn = of_normal(e, gs[i], vs[i], w, i);
-      xs[i] = r * (gn - mean_gn - e.n * mean_gnn) - r * e.n * mean_pk;
-    }
-    store<T, V>(gx + at, xs);
+  for_elements(gx, [&](int i, const Element<A>& e, A g, A v_value) {
+    const A gn = of_normal(e, g, v_value, i);
+    const A x = r * (gn - mean_gn - e.n * (mean_gnn + mean_pk));
+    of_add[i] += x;
+    return x;
   });
-  const int64_t channel = group.image * norm.channels + group.first_channel;
-  channel_sums(of_scale, group.columns, group.active, gscale + channel);
-  channel_sums(of_shift, group.columns, group.active, gshift + channel);
+  write_channels(group, of_scale, of_shift, of_add, scratch, gchannels);
 }
 
-// Calls f(T(), integral V) for the image's type and the widest vectors that fit a group's channels.
+// Calls f(T(), Width<V>(), span, blocks) for the image's type and the widest vectors that fit a
+// group's channels.
 template <int V>
 struct Width {
   static constexpr int value = V;
@@ -290,14 +300,19 @@ struct Width {
 template <class F>
 void dispatch(const GroupNorm& norm, const F& f) {
   const int64_t width = norm.channels / norm.groups;
-  if (width > kThreads) throw std::runtime_error("group_norm: more than 256 channels a group");
   const auto of_type = [&](auto type) {
-    if (width % 4 == 0) {
-      f(type, Width<4>());
+    const int span = span_width(norm.channels, width, sizeof(type));
+    const auto blocks = static_cast<unsigned>(norm.images * (norm.channels / span));
+    if (blocks == 0) return;
+    if (width > kSpanThreads) throw std::runtime_error("group_norm: more than 256 channels a group");
+    if (width % 8 == 0 && sizeof(type) == 2) {
+      f(type, Width<8>(), span, blocks);
+    } else if (width % 4 == 0) {
+      f(type, Width<4>(), span, blocks);
     } else if (width % 2 == 0) {
-      f(type, Width<2>());
+      f(type, Width<2>(), span, blocks);
     } else {
-      f(type, Width<1>());
+      f(type, Width<1>(), span, blocks);
     }
   };
   if (norm.type == Type::float32) of_type(float());
@@ -305,44 +320,38 @@ void dispatch(const GroupNorm& norm, const F& f) {
   if (norm.type == Type::bfloat16) of_type(__nv_bfloat16());
 }
 
-dim3 blocks(const GroupNorm& norm) {
-  return dim3(static_cast<unsigned>(norm.images * norm.groups));
-}
-
 }  // namespace
 
 void group_norm_forward(const GroupNorm& norm, void* y, Stream stream) {
-  dispatch(norm, [&](auto type, auto width) {
+  dispatch(norm, [&](auto type, auto vector, int span, unsigned blocks) {
     using T = decltype(type);
-    forward_kernel<T, decltype(width)::value>
-        <<<blocks(norm), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(norm,
-                                                                          static_cast<T*>(y));
+    forward_kernel<T, decltype(vector)::value>
+        <<<blocks, kSpanThreads, 0, static_cast<cudaStream_t>(stream)>>>(norm, span,
+                                                                         static_cast<T*>(y));
   });
   check_launch("group_norm_forward");
 }
 
-void group_norm_backward(const GroupNorm& norm, const void* gy, void* gx, void* gscale,
-                         void* gshift, Stream stream) {
-  dispatch(norm, [&](auto type, auto width) {
+void group_norm_backward(const GroupNorm& norm, const void* gy, void* gx, void* gchannels,
+                         Stream stream) {
+  dispatch(norm, [&](auto type, auto vector, int span, unsigned blocks) {
     using T = decltype(type);
-    using A = typename Wide<T>::type;
-    backward_kernel<T, decltype(width)::value>
-        <<<blocks(norm), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-            norm, static_cast<const T*>(gy), static_cast<T*>(gx), static_cast<A*>(gscale),
-            static_cast<A*>(gshift));
+    backward_kernel<T, decltype(vector)::value>
+        <<<blocks, kSpanThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+            norm, span, static_cast<const T*>(gy), static_cast<T*>(gx),
+            static_cast<typename Wide<T>::type*>(gchannels));
   });
   check_launch("group_norm_backward");
 }
 
 void group_norm_backward_twice(const GroupNorm& norm, const void* v, const void* gy, void* ggy,
-                               void* gx, void* gscale, void* gshift, Stream stream) {
-  dispatch(norm, [&](auto type, auto width) {
+                               void* gx, void* gchannels, Stream stream) {
+  dispatch(norm, [&](auto type, auto vector, int span, unsigned blocks) {
     using T = decltype(type);
-    using A = typename Wide<T>::type;
-    backward_twice_kernel<T, decltype(width)::value>
-        <<<blocks(norm), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-            norm, static_cast<const T*>(v), static_cast<const T*>(gy), static_cast<T*>(ggy),
-            static_cast<T*>(gx), static_cast<A*>(gscale), static_cast<A*>(gshift));
+    backward_twice_kernel<T, decltype(vector)::value>
+        <<<blocks, kSpanThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+            norm, span, static_cast<const T*>(v), static_cast<const T*>(gy), static_cast<T*>(ggy),
+            static_cast<T*>(gx), static_cast<typename Wide<T>::type*>(gchannels));
   });
   check_launch("group_norm_backward_twice");
 }

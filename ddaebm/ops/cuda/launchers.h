@@ -23,17 +23,39 @@ struct GroupNorm {
   double eps;
   const void* x;
   ChannelValues scale, shift;
-  void* mean;     // [N, G]
-  void* inverse;  // [N, G], one over the deviation
+  ChannelValues add;  // to x before all else; may be null
+  double dropout;
+  const uint64_t* seed;  // of dropout; null without it
+  int64_t salt;          // tells layers apart that share a seed
+  void* mean;            // [N, G]
+  void* inverse;         // [N, G], one over the deviation
 };
 // Writes y, mean and inverse.
 void group_norm_forward(const GroupNorm& norm, void* y, Stream stream);
-// The gradients in x, and in scale and shift [N, C].
-void group_norm_backward(const GroupNorm& norm, const void* gy, void* gx, void* gscale,
-                         void* gshift, Stream stream);
-// The gradients of <v, gx> in gy, x, scale and shift.
+// The gradients in x, and in scale, shift and what was added, gchannels [3, N, C]; the third is not
+// written where nothing was added, none where gchannels is null.
+void group_norm_backward(const GroupNorm& norm, const void* gy, void* gx, void* gchannels,
+                         Stream stream);
+// The gradients of <v, gx> in gy and x, and in the channels' values.
 void group_norm_backward_twice(const GroupNorm& norm, const void* v, const void* gy, void* ggy,
-                               void* gx, void* gscale, void* gshift, Stream stream);
+                               void* gx, void* gchannels, Stream stream);
+
+// An image's shape, pixels [H W] together.
+struct Image {
+  Type type;
+  int64_t images, pixels, channels;
+};
+// y = (a + b + bias) gain; bias [C] in the type of sums, or null.
+void scaled_sum(const Image& shape, const void* a, const void* b, const void* bias, double gain,
+                void* y, Stream stream);
+// y = g gain, and its sums over pixels [N, C].
+void scaled_with_sums(const Image& shape, const void* g, double gain, void* y, void* sums,
+                      Stream stream);
+// Channels of a, then those of b, side by side in y; and back. `shape` is y's.
+void concatenate(const Image& shape, int64_t first_channels, const void* a, const void* b, void* y,
+                 Stream stream);
+void separate(const Image& shape, int64_t first_channels, const void* y, void* a, void* b,
+              Stream stream);
 
 // Each output is `gain` times the sum of the (1, 3, 3, 1) / 8 taps along both axes over the input with
 // up - 1 zeros between its pixels, `pad` further zeros before it, every down-th place.

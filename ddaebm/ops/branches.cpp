@@ -1,0 +1,91 @@
+#include "ddaebm/ops/branches.h"
+
+#include <numbers>
+#include <tuple>
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "ddaebm/ops/gpu.h"
+
+namespace ddaebm::ops {
+namespace {
+
+using torch::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+constexpr double kHalf = std::numbers::sqrt2 / 2;
+
+struct GpuResidual : Function<GpuResidual> {
+  // A list, since LibTorch 1.13 takes no undefined tensors.
+  static Tensor forward(AutogradContext* ctx, const Tensor& a, const Tensor& b,
+                        at::TensorList bias) {
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    ctx->saved_data["bias"] = !bias.empty();
+    return gpu::scaled_sum(a, b, bias.empty() ? Tensor() : bias[0], kHalf);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list given) {
+    const Tensor& g = given[0];
+    if (!ctx->saved_data["bias"].toBool()) {
+      const auto scaled = g * kHalf;
+      return {scaled, scaled};
+    }
+    if (torch::GradMode::is_enabled() || !ctx->needs_input_grad(2)) {
+      const auto scaled = g * kHalf;
+      return {scaled, scaled,
+              ctx->needs_input_grad(2) ? scaled.sum(at::IntArrayRef({0, 2, 3})) : Tensor()};
+    }
+    const auto [scaled, sums] = gpu::scaled_with_sums(g, kHalf);
+    return {scaled, scaled, sums.sum(0)};
+  }
+};
+
+Tensor join(const Tensor& a, const Tensor& b);
+
+struct GpuSeparate : Function<GpuSeparate> {
+  static variable_list forward(AutogradContext*, const Tensor& whole, int64_t first) {
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    auto [a, b] = gpu::separate(whole, first);
+    return {a, b};
+  }
+  static variable_list backward(AutogradContext*, variable_list given) {
+    return {join(given[0], given[1]), Tensor()};
+  }
+};
+
+struct GpuConcatenate : Function<GpuConcatenate> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& a, const Tensor& b) {
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    ctx->saved_data["first"] = a.size(1);
+    return gpu::concatenate(a, b);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list given) {
+    return GpuSeparate::apply(given[0], ctx->saved_data["first"].toInt());
+  }
+};
+
+Tensor join(const Tensor& a, const Tensor& b) { return GpuConcatenate::apply(a, b); }
+
+}  // namespace
+
+Tensor residual(const Tensor& a, const Tensor& b, const Tensor& bias) {
+  if (!gpu::takes(a)) return reference::residual(a, b, bias);
+  if (!bias.defined()) return GpuResidual::apply(a, b, at::TensorList());
+  return GpuResidual::apply(a, b, at::TensorList(bias));
+}
+
+Tensor concatenate(const Tensor& a, const Tensor& b) {
+  return gpu::takes(a) ? join(a, b) : reference::concatenate(a, b);
+}
+
+Tensor reference::residual(const Tensor& a, const Tensor& b, const Tensor& bias) {
+  const auto sum = bias.defined()
+                       ? a + b + bias.to(a.scalar_type()).unsqueeze(1).unsqueeze(2)
+                       : a + b;
+  return sum * kHalf;
+}
+
+Tensor reference::concatenate(const Tensor& a, const Tensor& b) { return at::cat({a, b}, 1); }
+
+}  // namespace ddaebm::ops

@@ -1,0 +1,160 @@
+// What surrounds convolutions in a residual network, each in one pass over memory: sums of branches
+// with biases, channels put together and taken apart. All on channels-last images.
+
+#include "ddaebm/ops/cuda/launchers.h"
+#include "ddaebm/ops/cuda/spans.cuh"
+
+namespace ddaebm::ops::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+template <int V>
+struct Width {
+  static constexpr int value = V;
+};
+
+// Calls f(T(), Width<V>()) for the type and the widest vectors that divide `channels`.
+template <class F>
+void dispatch(Type type, int64_t channels, const F& f) {
+  const auto of_type = [&](auto element) {
+    if (channels % 8 == 0) {
+      f(element, Width<8>());
+    } else if (channels % 4 == 0) {
+      f(element, Width<4>());
+    } else {
+      f(element, Width<1>());
+    }
+  };
+  if (type == Type::float32) of_type(float());
+  if (type == Type::float64) of_type(double());
+  if (type == Type::bfloat16) of_type(__nv_bfloat16());
+}
+
+unsigned blocks_for(int64_t threads) {
+  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+}
+
+template <class T, int V>
+__global__ void scaled_sum_kernel(int64_t count, int channels, const T* a, const T* b,
+                                  const typename Wide<T>::type* bias,
+                                  typename Wide<T>::type gain, T* y) {
+  using A = typename Wide<T>::type;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  A as[V];
+  A bs[V];
+  load<T, V>(a + i * V, as);
+  load<T, V>(b + i * V, bs);
+  const int c = static_cast<int>(i * V % channels);
+#pragma unroll
+  for (int k = 0; k < V; ++k) {
+    as[k] = (as[k] + bs[k] + (bias == nullptr ? A(0) : bias[c + k])) * gain;
+  }
+  store<T, V>(y + i * V, as);
+}
+
+template <class T, int V>
+__global__ void __launch_bounds__(kSpanThreads)
+    scaled_with_sums_kernel(Image shape, int width, const T* g, typename Wide<T>::type gain, T* y,
+                            typename Wide<T>::type* sums) {
+  using A = typename Wide<T>::type;
+  __shared__ A scratch[kSpanScratch];
+  const Span<T, V> span(shape.pixels, shape.channels, width);
+  A mine[V] = {};
+  span.for_pixels([&](int64_t at) {
+    A v[V];
+    load<T, V>(g + at, v);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      v[i] *= gain;
+      mine[i] += v[i];
+    }
+    store<T, V>(y + at, v);
+  });
+  span.write_sums(mine, scratch, sums);
+}
+
+// A thread moves V channels of one pixel, from or to a place in `whole`.
+template <class T, int V, bool Together>
+__global__ void channels_kernel(int64_t count, int channels, int first, T* a, T* b, T* whole) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  using Piece = Vector<T, V>;
+  const int64_t pixel = i * V / channels;
+  const int c = static_cast<int>(i * V - pixel * channels);
+  auto* part = reinterpret_cast<Piece*>(c < first ? a + pixel * first + c
+                                                  : b + pixel * (channels - first) + (c - first));
+  auto* place = reinterpret_cast<Piece*>(whole + i * V);
+  if (Together) {
+    *place = *part;
+  } else {
+    *part = *place;
+  }
+}
+
+template <bool Together>
+void move_channels(const Image& shape, int64_t first, void* a, void* b, void* whole,
+                   Stream stream) {
+  const int64_t in_common = (first % 8 == 0 && shape.channels % 8 == 0)   ? 8
+                            : (first % 4 == 0 && shape.channels % 4 == 0) ? 4
+                                                                          : 1;
+  dispatch(shape.type, in_common, [&](auto type, auto vector) {
+    using T = decltype(type);
+    constexpr int V = decltype(vector)::value;
+    const int64_t count = shape.images * shape.pixels * shape.channels / V;
+    if (count == 0) return;
+    channels_kernel<T, V, Together>
+        <<<blocks_for(count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+            count, static_cast<int>(shape.channels), static_cast<int>(first), static_cast<T*>(a),
+            static_cast<T*>(b), static_cast<T*>(whole));
+  });
+  check_launch("move_channels");
+}
+
+}  // namespace
+
+void scaled_sum(const Image& shape, const void* a, const void* b, const void* bias, double gain,
+                void* y, Stream stream) {
+  dispatch(shape.type, shape.channels, [&](auto type, auto vector) {
+    using T = decltype(type);
+    using A = typename Wide<T>::type;
+    constexpr int V = decltype(vector)::value;
+    const int64_t count = shape.images * shape.pixels * shape.channels / V;
+    if (count == 0) return;
+    scaled_sum_kernel<T, V><<<blocks_for(count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+        count, static_cast<int>(shape.channels), static_cast<const T*>(a),
+        static_cast<const T*>(b), static_cast<const A*>(bias), static_cast<A>(gain),
+        static_cast<T*>(y));
+  });
+  check_launch("scaled_sum");
+}
+
+void scaled_with_sums(const Image& shape, const void* g, double gain, void* y, void* sums,
+                      Stream stream) {
+  dispatch(shape.type, shape.channels, [&](auto type, auto vector) {
+    using T = decltype(type);
+    using A = typename Wide<T>::type;
+    constexpr int V = decltype(vector)::value;
+    const int width = span_width(shape.channels, V, sizeof(T));
+    const auto blocks = static_cast<unsigned>(shape.images * (shape.channels / width));
+    if (blocks == 0) return;
+    scaled_with_sums_kernel<T, V>
+        <<<blocks, kSpanThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+            shape, width, static_cast<const T*>(g), static_cast<A>(gain), static_cast<T*>(y),
+            static_cast<A*>(sums));
+  });
+  check_launch("scaled_with_sums");
+}
+
+void concatenate(const Image& shape, int64_t first_channels, const void* a, const void* b, void* y,
+                 Stream stream) {
+  move_channels<true>(shape, first_channels, const_cast<void*>(a), const_cast<void*>(b), y, stream);
+}
+
+void separate(const Image& shape, int64_t first_channels, const void* y, void* a, void* b,
+              Stream stream) {
+  move_channels<false>(shape, first_channels, a, b, const_cast<void*>(y), stream);
+}
+
+}  // namespace ddaebm::ops::cuda
