@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "ddaebm/ops/branches.h"
 
@@ -43,9 +44,9 @@ ConvImpl::ConvImpl(int64_t in, int64_t out, int64_t kernel, ops::ConvShape shape
   const bool own = init.kind == Init::libtorch;
   const std::vector<int64_t> sizes = {out, in, kernel, kernel};
   // Channels last, as the images that it meets.
-  weight = register_parameter("weight",
-                              (own ? uniform(sizes, bound) : fan_average(sizes, init.scale))
-                                  .contiguous(at::MemoryFormat::ChannelsLast));
+  weight =
+      register_parameter("weight", (own ? uniform(sizes, bound) : fan_average(sizes, init.scale))
+                                       .contiguous(at::MemoryFormat::ChannelsLast));
   if (with_bias) bias = register_parameter("bias", own ? uniform({out}, bound) : zeros(out));
 }
 
@@ -82,9 +83,9 @@ Tensor Norm2dImpl::forward(const Tensor& x, const Pass& pass) {
 
 Tensor Norm2dImpl::of_sum(const Tensor& x, const Tensor& add, const ops::Dropout& dropout,
                           const Pass& pass) {
-  return style ? ops::group_norm(x, add, pass.styles[place], pass.styles[place + 1], config_,
-                                 dropout)
-               : ops::group_norm(x, add, scale, shift, config_, dropout);
+  return style
+             ? ops::group_norm(x, add, pass.styles[place], pass.styles[place + 1], config_, dropout)
+             : ops::group_norm(x, add, scale, shift, config_, dropout);
 }
 
 ResidualBlockImpl::ResidualBlockImpl(const Options& options)
@@ -135,15 +136,15 @@ AttentionImpl::AttentionImpl(int64_t channels)
 
 Tensor AttentionImpl::forward(const Tensor& x, const Pass& pass) {
   const auto pixels = norm_(x, pass).flatten(2).transpose(1, 2);  // [N, HW, C]
-  const auto map = [&](const Tensor& in, size_t i) {
-    return at::linear(in, pass.weights[place + 2 * i].t(), pass.weights[place + 2 * i + 1]);
-  };
-  const auto query = map(pixels, 0);
-  const auto key = map(pixels, 1);
-  const auto value = map(pixels, 2);
+  const auto weight = [&](size_t i) { return pass.weights[place + 2 * i]; };
+  const auto bias = [&](size_t i) { return pass.weights[place + 2 * i + 1]; };
+  const auto parts = at::linear(pixels, at::cat({weight(0), weight(1), weight(2)}, 1).t(),
+                                at::cat({bias(0), bias(1), bias(2)}))
+                         .chunk(3, 2);
+  const auto& [query, key, value] = std::tie(parts[0], parts[1], parts[2]);
   const double scale = 1.0 / std::sqrt(static_cast<double>(x.size(1)));
   const auto weights = at::softmax(at::bmm(query, key.transpose(1, 2)) * scale, -1);
-  const auto out = map(at::bmm(weights, value), 3);
+  const auto out = at::linear(at::bmm(weights, value), weight(3).t(), bias(3));
   return ops::residual(x, out.transpose(1, 2).reshape_as(x), {});
 }
 

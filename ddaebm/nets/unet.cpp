@@ -146,15 +146,13 @@ Pass UNetImpl::begin(const torch::Tensor& x, const torch::Tensor& t, const torch
       biases.push_back(norm->style->bias);
       sizes.insert(sizes.end(), 2, norm->style->bias.size(0) / 2);
     }
-    pass.styles =
-        at::linear(latent, at::cat(matrices), at::cat(biases)).split_with_sizes(sizes, 1);
+    pass.styles = at::linear(latent, at::cat(matrices), at::cat(biases)).split_with_sizes(sizes, 1);
   }
   if (is_training() && config_.dropout > 0 && x.is_cuda()) {
     pass.seed = at::randint(std::numeric_limits<int64_t>::max(), {1}, x.options().dtype(at::kLong));
   }
   return pass;
 }
-
 
 torch::Tensor UNetImpl::forward(const torch::Tensor& x, const torch::Tensor& t,
                                 const torch::Tensor& latent) {

@@ -80,9 +80,8 @@ Tensor concatenate(const Tensor& a, const Tensor& b) {
 }
 
 Tensor reference::residual(const Tensor& a, const Tensor& b, const Tensor& bias) {
-  const auto sum = bias.defined()
-                       ? a + b + bias.to(a.scalar_type()).unsqueeze(1).unsqueeze(2)
-                       : a + b;
+  const auto sum =
+      bias.defined() ? a + b + bias.to(a.scalar_type()).unsqueeze(1).unsqueeze(2) : a + b;
   return sum * kHalf;
 }
 

@@ -184,17 +184,16 @@ std::vector<ImageCheck> image_checks() {
              {{3, channels, 5, 4}, values, values},
              [=](const Inputs& in) { return group_norm(in[0], in[1], in[2], config); },
              [=](const Inputs& in) { return reference::group_norm(in[0], in[1], in[2], config); }});
-        checks.push_back(
-            {fmt::format("group_norm{}{} of a sum, {} channels a group", silu ? " silu" : "",
-                         adaptive ? " adaptive" : "", width),
-             {{3, channels, 5, 4}, values, values, {3, channels}},
-             [=](const Inputs& in) {
-               return group_norm(in[0], in[3], in[1], in[2], config, Dropout());
-             },
-             [=](const Inputs& in) {
-               const auto sum = in[0] + in[3].unsqueeze(2).unsqueeze(3);
-               return reference::group_norm(sum, in[1], in[2], config);
-             }});
+        checks.push_back({fmt::format("group_norm{}{} of a sum, {} channels a group",
+                                      silu ? " silu" : "", adaptive ? " adaptive" : "", width),
+                          {{3, channels, 5, 4}, values, values, {3, channels}},
+                          [=](const Inputs& in) {
+                            return group_norm(in[0], in[3], in[1], in[2], config, Dropout());
+                          },
+                          [=](const Inputs& in) {
+                            const auto sum = in[0] + in[3].unsqueeze(2).unsqueeze(3);
+                            return reference::group_norm(sum, in[1], in[2], config);
+                          }});
       }
     }
   }

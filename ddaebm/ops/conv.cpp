@@ -53,9 +53,10 @@ std::tuple<Tensor, Tensor, Tensor> gradients(const Tensor& g, const Tensor& x, c
                                   /*groups=*/1, wanted);
 }
 
-// Stands for a tensor of which only the shape and type matter: no memory is behind it.
+// Stands for a tensor of which only shape, type and layout matter. It has memory, since LibTorch
+// would copy one without into an order of its liking.
 Tensor shape_only(const std::vector<int64_t>& shape, const Tensor& like) {
-  return torch::empty({1}, like.options()).expand(shape);
+  return at::empty(shape, like.options(), like.suggest_memory_format());
 }
 
 struct Forward : Function<Forward> {

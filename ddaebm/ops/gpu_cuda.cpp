@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -49,22 +51,25 @@ struct Norm {
         add(parts.add, x),
         mean(parts.mean) {
     const Dropout& dropout = parts.dropout;
-    description = {type_of(x),
-                   x.size(0),
-                   x.size(2) * x.size(3),
-                   x.size(1),
-                   config.groups,
-                   config.silu,
-                   config.eps,
-                   x.data_ptr(),
-                   scale.view(),
-                   shift.view(),
-                   add.view(),
-                   dropout.rate,
-                   dropout.rate > 0 ? static_cast<const uint64_t*>(dropout.seed.data_ptr()) : nullptr,
-                   dropout.salt,
-                   parts.mean.data_ptr(),
-                   parts.inverse.data_ptr()};
+    const double dropped = std::round(65536.0 * dropout.rate);
+    description = {
+        type_of(x),
+        x.size(0),
+        x.size(2) * x.size(3),
+        x.size(1),
+        config.groups,
+        config.silu,
+        config.eps,
+        x.data_ptr(),
+        scale.view(),
+        shift.view(),
+        add.view(),
+        static_cast<uint32_t>(dropped),
+        65536.0 / (65536.0 - dropped),
+        dropout.rate > 0 ? static_cast<const uint64_t*>(dropout.seed.data_ptr()) : nullptr,
+        dropout.salt,
+        parts.mean.data_ptr(),
+        parts.inverse.data_ptr()};
   }
   Tensor for_channels() const { return torch::empty({3, x.size(0), x.size(1)}, mean.options()); }
   Tensor x;

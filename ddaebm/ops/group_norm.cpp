@@ -35,13 +35,18 @@ using FixedPtr = c10::intrusive_ptr<Fixed>;
 GroupNormParts parts_of(const variable_list& list, const Tensor& mean, const Tensor& inverse,
                         const Fixed& fixed) {
   const auto& x = list[0];
-  return {x,    for_each_image(list[1], x),        for_each_image(list[2], x),
-          mean, inverse,                           list.size() > 3 ? list[3] : Tensor(),
+  return {x,
+          for_each_image(list[1], x),
+          for_each_image(list[2], x),
+          mean,
+          inverse,
+          list.size() > 3 ? list[3] : Tensor(),
           fixed.dropout};
 }
 
 // Gradients in the channels' values, each in its own shape and type.
-void append_channel_gradients(variable_list& to, const Tensor& channels, const variable_list& list) {
+void append_channel_gradients(variable_list& to, const Tensor& channels,
+                              const variable_list& list) {
   const bool shared = list[1].dim() == 1;
   const auto of_image = shared ? channels.slice(0, 0, 2).sum(1) : channels;
   for (int64_t i = 1; i < static_cast<int64_t>(list.size()); ++i) {
@@ -82,9 +87,9 @@ struct Backward : Function<Backward> {
     const auto cotangent = [&](size_t i) {
       return i < given.size() && given[i].defined() ? for_each_image(given[i], list[0]) : Tensor();
     };
-    const auto g = kernels::group_norm_backward_twice(
-        {given[0], cotangent(1), cotangent(2)}, saved[0],
-        parts_of(list, saved[1], saved[2], fixed), fixed.config);
+    const auto g =
+        kernels::group_norm_backward_twice({given[0], cotangent(1), cotangent(2)}, saved[0],
+                                           parts_of(list, saved[1], saved[2], fixed), fixed.config);
     variable_list found = {g.gy, Tensor(), Tensor(), g.x};
     append_channel_gradients(found, g.channels, list);
     found.resize(found.size() + 2);

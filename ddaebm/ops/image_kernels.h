@@ -22,8 +22,8 @@ struct GroupNormParts {
 // Fills mean and inverse, returns y.
 torch::Tensor group_norm_forward(GroupNormParts& parts, const GroupNormConfig& config);
 
-// In x, and in scale, shift and what is added: channels [3, N, C], undefined where not `wanted`; its
-// third part means nothing where nothing is added.
+// In x, and in scale, shift and what is added: channels [3, N, C], undefined where not `wanted`;
+// its third part means nothing where nothing is added.
 struct GroupNormGradients {
   torch::Tensor x, channels;
 };

@@ -61,8 +61,10 @@ __global__ void __launch_bounds__(kSpanThreads)
   using A = typename Wide<T>::type;
   __shared__ A scratch[kSpanScratch];
   const Span<T, V> span(shape.pixels, shape.channels, width);
+  g += span.offset;
+  y += span.offset;
   A mine[V] = {};
-  span.for_pixels([&](int64_t at) {
+  span.for_pixels([&](int at) {
     A v[V];
     load<T, V>(g + at, v);
 #pragma unroll

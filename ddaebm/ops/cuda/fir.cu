@@ -8,37 +8,48 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// One thread makes V channels of one output pixel.
+// One thread makes V channels of one output pixel. Of the four taps along an axis, Up apart meet
+// pixels that are not zeros in between.
 template <class T, int V, int Up>
 __global__ void fir_kernel(Fir shape, const T* x, T* y, int64_t count) {
   using A = typename Wide<T>::type;
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (index >= count) return;
-  const int64_t columns = shape.channels / V;
-  const int64_t c = (index % columns) * V;
+  const int channels = static_cast<int>(shape.channels);
+  const int columns = channels / V;
+  const int out_width = static_cast<int>(shape.out_width);
+  const int out_height = static_cast<int>(shape.out_height);
   const int64_t pixel = index / columns;
-  const int64_t ox = pixel % shape.out_width;
-  const int64_t oy = pixel / shape.out_width % shape.out_height;
-  const int64_t n = pixel / shape.out_width / shape.out_height;
-  const A taps[4] = {A(0.125), A(0.375), A(0.375), A(0.125)};
+  const int c = static_cast<int>(index - pixel * columns) * V;
+  const int64_t line = pixel / out_width;
+  const int64_t n = line / out_height;
+  const int left = static_cast<int>(pixel - line * out_width) * shape.down - shape.pad;
+  const int top = static_cast<int>(line - n * out_height) * shape.down - shape.pad;
+  const int in_width = static_cast<int>(shape.in_width);
+  const int in_height = static_cast<int>(shape.in_height);
+  const T* image = x + n * in_height * in_width * channels + c;
+  const auto tap = [](int k) { return k == 0 || k == 3 ? A(0.125) : A(0.375); };
   A sum[V] = {};
 #pragma unroll
-  for (int ky = 0; ky < 4; ++ky) {
-    const int64_t py = oy * shape.down + ky - shape.pad;
-    if (py < 0 || py % Up != 0 || py / Up >= shape.in_height) continue;
+  for (int i = 0; i < 4 / Up; ++i) {
+    const int ky = i * Up + (Up == 2 ? top & 1 : 0);
+    const int iy = (top + ky) / Up;
+    if (top + ky < 0 || iy >= in_height) continue;
 #pragma unroll
-    for (int kx = 0; kx < 4; ++kx) {
-      const int64_t px = ox * shape.down + kx - shape.pad;
-      if (px < 0 || px % Up != 0 || px / Up >= shape.in_width) continue;
+    for (int j = 0; j < 4 / Up; ++j) {
+      const int kx = j * Up + (Up == 2 ? left & 1 : 0);
+      const int ix = (left + kx) / Up;
+      if (left + kx < 0 || ix >= in_width) continue;
       A v[V];
-      load<T, V>(x + ((n * shape.in_height + py / Up) * shape.in_width + px / Up) * shape.channels + c,
-                 v);
-      const A weight = taps[ky] * taps[kx];
-      for (int i = 0; i < V; ++i) sum[i] += weight * v[i];
+      load<T, V>(image + (iy * in_width + ix) * channels, v);
+      const A weight = tap(ky) * tap(kx);
+#pragma unroll
+      for (int k = 0; k < V; ++k) sum[k] += weight * v[k];
     }
   }
-  for (int i = 0; i < V; ++i) sum[i] *= static_cast<A>(shape.gain);
-  store<T, V>(y + pixel * shape.channels + c, sum);
+#pragma unroll
+  for (int k = 0; k < V; ++k) sum[k] *= static_cast<A>(shape.gain);
+  store<T, V>(y + pixel * channels + c, sum);
 }
 
 template <class T, int V>
@@ -58,7 +69,9 @@ void launch(const Fir& shape, const void* x, void* y, cudaStream_t stream) {
 
 template <class T>
 void launch(const Fir& shape, const void* x, void* y, cudaStream_t stream) {
-  if (shape.channels % 4 == 0) {
+  if (sizeof(T) == 2 && shape.channels % 8 == 0) {
+    launch<T, 8>(shape, x, y, stream);
+  } else if (shape.channels % 4 == 0) {
     launch<T, 4>(shape, x, y, stream);
   } else {
     launch<T, 1>(shape, x, y, stream);

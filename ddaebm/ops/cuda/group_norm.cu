@@ -8,25 +8,29 @@
 namespace ddaebm::ops::cuda {
 namespace {
 
-template <class A>
+// In the accuracy of images of type T.
+template <class T, class A>
 __device__ inline A sigmoid(A u) {
-  return A(1) / (A(1) + exp(-u));
+  if constexpr (sizeof(T) == 2) {
+    float t;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(0.5F * u));
+    return 0.5F * t + 0.5F;
+  } else if constexpr (sizeof(T) == 4) {
+    return __fdividef(1.0F, 1.0F + __expf(-u));
+  } else {
+    return A(1) / (A(1) + exp(-u));
+  }
 }
-__device__ inline float sigmoid(float u) { return __fdividef(1.0F, 1.0F + __expf(-u)); }
 
-__device__ inline uint32_t mix(uint32_t h) {
-  h = (h ^ (h >> 16)) * 0x85ebca6bU;
-  h = (h ^ (h >> 13)) * 0xc2b2ae35U;
-  return h ^ (h >> 16);
-}
-
-template <class T, int V>
+// Drop: whether there is dropout.
+template <class T, int V, bool Drop>
 struct Groups : Span<T, V> {
   using Base = Span<T, V>;
   using A = typename Base::A;
   __device__ Groups(const GroupNorm& norm_, int width)
       : Base(norm_.pixels, norm_.channels, width),
         norm(norm_),
+        x(static_cast<const T*>(norm.x) + this->offset),
         group_columns(static_cast<int>(norm.channels / norm.groups) / V),
         first_column(this->column / group_columns * group_columns),
         number(this->image * norm.groups + this->channel / (norm.channels / norm.groups)),
@@ -40,14 +44,25 @@ struct Groups : Span<T, V> {
     };
     of_channel(norm.scale, scale);
     of_channel(norm.shift, shift);
-    of_channel(norm.add, add);
-    if (norm.seed != nullptr) seed = *norm.seed + static_cast<uint64_t>(norm.salt) * 0x9e3779b97f4a7c15U;
+    of_channel(norm.add, centre);
+    if (Drop) {
+      const uint64_t seed = *norm.seed + static_cast<uint64_t>(norm.salt) * 0x9e3779b97f4a7c15U;
+      seed_low = static_cast<uint32_t>(seed);
+      seed_high = static_cast<uint32_t>(seed >> 32) | 1U;
+    }
   }
 
-  __device__ void load_x(int64_t at, A* to) const {
-    load<T, V>(static_cast<const T*>(norm.x) + at, to);
+  // From here on load_x gives the normalised x.
+  __device__ void normalise(A mean, A inverse_) {
+    inverse = inverse_;
+    for (int i = 0; i < V; ++i) centre[i] = (centre[i] - mean) * inverse;
+  }
+
+  // x with what is added to it, or normalised.
+  __device__ void load_x(int at, A* to) const {
+    load<T, V>(x + at, to);
 #pragma unroll
-    for (int i = 0; i < V; ++i) to[i] += add[i];
+    for (int i = 0; i < V; ++i) to[i] = to[i] * inverse + centre[i];
   }
 
   // Sums over each group, given to its threads.
@@ -62,40 +77,52 @@ struct Groups : Span<T, V> {
     }
   }
 
-  // What dropout multiplies an element by, the same each time that it is asked for.
-  __device__ A kept(int64_t at) const {
-    if (norm.seed == nullptr) return A(1);
-    const uint32_t h =
-        mix(mix(static_cast<uint32_t>(at) + static_cast<uint32_t>(seed)) ^ static_cast<uint32_t>(seed >> 32));
-    return static_cast<A>(h) * A(2.3283064365386963e-10) >= static_cast<A>(norm.dropout)
-               ? static_cast<A>(1.0 / (1.0 - norm.dropout))
-               : A(0);
+  // What dropout multiplies V neighbours by, the same each time that it is asked for: half a random
+  // word decides on each.
+  __device__ void kept(int at, A (&factors)[V]) const {
+    uint32_t word = 0;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      factors[i] = A(1);
+      if (!Drop) continue;
+      if (i % 2 == 0) {
+        word = (static_cast<uint32_t>(this->offset + at + i) ^ seed_low) * 0x85ebca6bU;
+        word = (word ^ (word >> 15)) * seed_high;
+        word = (word ^ (word >> 13)) * 0xc2b2ae35U;
+        word ^= word >> 16;
+      }
+      const uint32_t half = i % 2 == 0 ? word & 0xffffU : word >> 16;
+      factors[i] = half < norm.dropped ? A(0) : static_cast<A>(norm.kept_gain);
+    }
   }
 
   const GroupNorm& norm;
+  const T* x;
   int group_columns, first_column;
   int64_t number;
   A size;
-  A scale[V], shift[V], add[V];
-  uint64_t seed = 0;
+  A inverse = 1;
+  A scale[V], shift[V], centre[V];
+  uint32_t seed_low = 0, seed_high = 0;
 };
 
-template <class T, int V>
+template <class T, int V, bool Drop>
 __global__ void __launch_bounds__(kSpanThreads) forward_kernel(GroupNorm norm, int width, T* y) {
   using A = typename Wide<T>::type;
   __shared__ A scratch[kSpanScratch];
-  const Groups<T, V> group(norm, width);
+  Groups<T, V, Drop> group(norm, width);
+  y += group.offset;
   // Each thread's mean and squares around it, which is exact where the mean is far from zero.
   A near = 0;
   if (group.row < group.pixels) {
     A v[V];
-    group.load_x(group.offset + group.row * group.channels, v);
+    group.load_x(group.row * group.channels, v);
     near = v[0];
   }
   A count = 0;
   A difference = 0;
   A squares = 0;
-  group.for_pixels([&](int64_t at) {
+  group.for_pixels([&](int at) {
     A v[V];
     group.load_x(at, v);
 #pragma unroll
@@ -114,13 +141,16 @@ __global__ void __launch_bounds__(kSpanThreads) forward_kernel(GroupNorm norm, i
   A around[1] = {squares - difference * offset + count * apart * apart};
   group.sum(around, scratch);
   const A inverse = A(1) / sqrt(around[0] / group.size + static_cast<A>(norm.eps));
-  group.for_pixels([&](int64_t at) {
+  group.normalise(mean, inverse);
+  group.for_pixels([&](int at) {
     A v[V];
+    A kept[V];
     group.load_x(at, v);
+    group.kept(at, kept);
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      const A u = group.scale[i] * ((v[i] - mean) * inverse) + group.shift[i];
-      v[i] = (norm.silu ? u * sigmoid(u) : u) * group.kept(at + i);
+      const A u = group.scale[i] * v[i] + group.shift[i];
+      v[i] = (norm.silu ? u * sigmoid<T>(u) : u) * kept[i];
     }
     store<T, V>(y + at, v);
   });
@@ -135,22 +165,19 @@ template <class A>
 struct Element {
   A n, first, second;
 };
-template <class T, int V, class A>
-__device__ inline Element<A> element(const Groups<T, V>& group, A x, A mean, A inverse, int64_t at,
-                                     int i) {
-  const A n = (x - mean) * inverse;
-  const A kept = group.kept(at + i);
+template <class T, int V, bool Drop, class A>
+__device__ inline Element<A> element(const Groups<T, V, Drop>& group, A n, A kept, int i) {
   if (!group.norm.silu) return {n, kept, A(0)};
   const A u = group.scale[i] * n + group.shift[i];
-  const A s = sigmoid(u);
-  return {n, kept * s * (A(1) + u * (A(1) - s)),
-          kept * s * (A(1) - s) * (A(2) + u * (A(1) - A(2) * s))};
+  const A s = sigmoid<T>(u);
+  const A y = u * s;
+  return {n, kept * (s + y - y * s), kept * (s - s * s) * (A(2) + u - A(2) * y)};
 }
 
 // Writes the three sums [3][N][C] of channels: of scale, shift and, if there is one, of what was
 // added to x.
-template <class T, int V, class A>
-__device__ void write_channels(const Groups<T, V>& group, const A (&of_scale)[V],
+template <class T, int V, bool Drop, class A>
+__device__ void write_channels(const Groups<T, V, Drop>& group, const A (&of_scale)[V],
                                const A (&of_shift)[V], const A (&of_add)[V], A* scratch, A* out) {
   const int64_t plane = group.norm.images * group.norm.channels;
   group.write_sums(of_scale, scratch, out);
@@ -158,29 +185,29 @@ __device__ void write_channels(const Groups<T, V>& group, const A (&of_scale)[V]
   if (group.norm.add.values != nullptr) group.write_sums(of_add, scratch, out + 2 * plane);
 }
 
-template <class T, int V>
+template <class T, int V, bool Drop>
 __global__ void __launch_bounds__(kSpanThreads)
     backward_kernel(GroupNorm norm, int width, const T* gy, T* gx, typename Wide<T>::type* gchannels) {
   using A = typename Wide<T>::type;
   __shared__ A scratch[kSpanScratch];
-  const Groups<T, V> group(norm, width);
-  const A mean = static_cast<const A*>(norm.mean)[group.number];
+  Groups<T, V, Drop> group(norm, width);
   const A inverse = static_cast<const A*>(norm.inverse)[group.number];
+  group.normalise(static_cast<const A*>(norm.mean)[group.number], inverse);
+  gy += group.offset;
+  gx += group.offset;
   // n in xs, gu in gs.
-  const auto read = [&](int64_t at, A* xs, A* gs) {
+  const auto read = [&](int at, A* xs, A* gs) {
+    A kept[V];
     group.load_x(at, xs);
     load<T, V>(gy + at, gs);
+    group.kept(at, kept);
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const auto e = element(group, xs[i], mean, inverse, at, i);
-      xs[i] = e.n;
-      gs[i] *= e.first;
-    }
+    for (int i = 0; i < V; ++i) gs[i] *= element(group, xs[i], kept[i], i).first;
   };
   A of_scale[V] = {};
   A of_shift[V] = {};
   A of_add[V] = {};
-  group.for_pixels([&](int64_t at) {
+  group.for_pixels([&](int at) {
     A xs[V];
     A gs[V];
     read(at, xs, gs);
@@ -196,15 +223,17 @@ __global__ void __launch_bounds__(kSpanThreads)
     sums[1] += group.scale[i] * of_scale[i];
   }
   group.sum(sums, scratch);
-  const A mean_k = sums[0] / group.size;
-  const A mean_kn = sums[1] / group.size;
-  group.for_pixels([&](int64_t at) {
+  const A mean_k = inverse * (sums[0] / group.size);
+  const A mean_kn = inverse * (sums[1] / group.size);
+  A scale[V];
+  for (int i = 0; i < V; ++i) scale[i] = inverse * group.scale[i];
+  group.for_pixels([&](int at) {
     A xs[V];
     A gs[V];
     read(at, xs, gs);
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      gs[i] = inverse * (group.scale[i] * gs[i] - mean_k - xs[i] * mean_kn);
+      gs[i] = scale[i] * gs[i] - mean_k - xs[i] * mean_kn;
       of_add[i] += gs[i];
     }
     store<T, V>(gx + at, gs);
@@ -212,28 +241,34 @@ __global__ void __launch_bounds__(kSpanThreads)
   if (gchannels != nullptr) write_channels(group, of_scale, of_shift, of_add, scratch, gchannels);
 }
 
-template <class T, int V>
+template <class T, int V, bool Drop>
 __global__ void __launch_bounds__(kSpanThreads)
     backward_twice_kernel(GroupNorm norm, int width, const T* v, const T* gy, T* ggy, T* gx,
                           typename Wide<T>::type* gchannels) {
   using A = typename Wide<T>::type;
   __shared__ A scratch[kSpanScratch];
-  const Groups<T, V> group(norm, width);
-  const A mean = static_cast<const A*>(norm.mean)[group.number];
+  Groups<T, V, Drop> group(norm, width);
   const A r = static_cast<const A*>(norm.inverse)[group.number];
-  // Calls body(position, channel, element, gy, v) for the thread's elements; what it returns is
+  group.normalise(static_cast<const A*>(norm.mean)[group.number], r);
+  v += group.offset;
+  gy += group.offset;
+  ggy += group.offset;
+  gx += group.offset;
+  // Calls body(channel, element, gy, v) for the thread's elements; what it returns is
   // stored, where there is a place for it.
   const auto for_elements = [&](T* to, const auto& body) {
-    group.for_pixels([&](int64_t at) {
+    group.for_pixels([&](int at) {
       A xs[V];
       A gs[V];
       A vs[V];
+      A kept[V];
       group.load_x(at, xs);
       load<T, V>(gy + at, gs);
       load<T, V>(v + at, vs);
+      group.kept(at, kept);
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        xs[i] = body(i, element(group, xs[i], mean, r, at, i), gs[i], vs[i]);
+        xs[i] = body(i, element(group, xs[i], kept[i], i), gs[i], vs[i]);
       }
       if (to != nullptr) store<T, V>(to + at, xs);
     });
@@ -291,41 +326,46 @@ __global__ void __launch_bounds__(kSpanThreads)
   write_channels(group, of_scale, of_shift, of_add, scratch, gchannels);
 }
 
-// Calls f(T(), Width<V>(), span, blocks) for the image's type and the widest vectors that fit a
-// group's channels.
+// Calls f(T(), Constant<V>(), Constant<Drop>(), span, blocks) for the image's type and the widest
+// vectors that fit a group's channels.
 template <int V>
-struct Width {
+struct Constant {
   static constexpr int value = V;
 };
 template <class F>
 void dispatch(const GroupNorm& norm, const F& f) {
   const int64_t width = norm.channels / norm.groups;
-  const auto of_type = [&](auto type) {
+  if (width > kSpanThreads) throw std::runtime_error("group_norm: more than 256 channels a group");
+  const auto of_type = [&](auto type, auto drop) {
     const int span = span_width(norm.channels, width, sizeof(type));
     const auto blocks = static_cast<unsigned>(norm.images * (norm.channels / span));
     if (blocks == 0) return;
-    if (width > kSpanThreads) throw std::runtime_error("group_norm: more than 256 channels a group");
-    if (width % 8 == 0 && sizeof(type) == 2) {
-      f(type, Width<8>(), span, blocks);
-    } else if (width % 4 == 0) {
-      f(type, Width<4>(), span, blocks);
+    if (width % 4 == 0) {
+      f(type, Constant<4>(), drop, span, blocks);
     } else if (width % 2 == 0) {
-      f(type, Width<2>(), span, blocks);
+      f(type, Constant<2>(), drop, span, blocks);
     } else {
-      f(type, Width<1>(), span, blocks);
+      f(type, Constant<1>(), drop, span, blocks);
     }
   };
-  if (norm.type == Type::float32) of_type(float());
-  if (norm.type == Type::float64) of_type(double());
-  if (norm.type == Type::bfloat16) of_type(__nv_bfloat16());
+  const auto either = [&](auto type) {
+    if (norm.seed != nullptr) {
+      of_type(type, Constant<1>());
+    } else {
+      of_type(type, Constant<0>());
+    }
+  };
+  if (norm.type == Type::float32) either(float());
+  if (norm.type == Type::float64) either(double());
+  if (norm.type == Type::bfloat16) either(__nv_bfloat16());
 }
 
 }  // namespace
 
 void group_norm_forward(const GroupNorm& norm, void* y, Stream stream) {
-  dispatch(norm, [&](auto type, auto vector, int span, unsigned blocks) {
+  dispatch(norm, [&](auto type, auto vector, auto drop, int span, unsigned blocks) {
     using T = decltype(type);
-    forward_kernel<T, decltype(vector)::value>
+    forward_kernel<T, decltype(vector)::value, decltype(drop)::value>
         <<<blocks, kSpanThreads, 0, static_cast<cudaStream_t>(stream)>>>(norm, span,
                                                                          static_cast<T*>(y));
   });
@@ -334,9 +374,9 @@ void group_norm_forward(const GroupNorm& norm, void* y, Stream stream) {
 
 void group_norm_backward(const GroupNorm& norm, const void* gy, void* gx, void* gchannels,
                          Stream stream) {
-  dispatch(norm, [&](auto type, auto vector, int span, unsigned blocks) {
+  dispatch(norm, [&](auto type, auto vector, auto drop, int span, unsigned blocks) {
     using T = decltype(type);
-    backward_kernel<T, decltype(vector)::value>
+    backward_kernel<T, decltype(vector)::value, decltype(drop)::value>
         <<<blocks, kSpanThreads, 0, static_cast<cudaStream_t>(stream)>>>(
             norm, span, static_cast<const T*>(gy), static_cast<T*>(gx),
             static_cast<typename Wide<T>::type*>(gchannels));
@@ -346,9 +386,9 @@ void group_norm_backward(const GroupNorm& norm, const void* gy, void* gx, void* 
 
 void group_norm_backward_twice(const GroupNorm& norm, const void* v, const void* gy, void* ggy,
                                void* gx, void* gchannels, Stream stream) {
-  dispatch(norm, [&](auto type, auto vector, int span, unsigned blocks) {
+  dispatch(norm, [&](auto type, auto vector, auto drop, int span, unsigned blocks) {
     using T = decltype(type);
-    backward_twice_kernel<T, decltype(vector)::value>
+    backward_twice_kernel<T, decltype(vector)::value, decltype(drop)::value>
         <<<blocks, kSpanThreads, 0, static_cast<cudaStream_t>(stream)>>>(
             norm, span, static_cast<const T*>(v), static_cast<const T*>(gy), static_cast<T*>(ggy),
             static_cast<T*>(gx), static_cast<typename Wide<T>::type*>(gchannels));

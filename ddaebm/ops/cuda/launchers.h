@@ -24,7 +24,8 @@ struct GroupNorm {
   const void* x;
   ChannelValues scale, shift;
   ChannelValues add;  // to x before all else; may be null
-  double dropout;
+  uint32_t dropped;      // of 65,536 elements
+  double kept_gain;      // what the others are multiplied by
   const uint64_t* seed;  // of dropout; null without it
   int64_t salt;          // tells layers apart that share a seed
   void* mean;            // [N, G]

@@ -25,15 +25,17 @@ struct Span {
         row(static_cast<int>(threadIdx.x) / columns),
         image(blockIdx.x / (channels_ / width)),
         channel((blockIdx.x % (channels_ / width)) * width + column * V),
-        channels(channels_),
+        channels(static_cast<int>(channels_)),
         pixels(row < rows ? static_cast<int>(pixels_) : 0),
         offset(image * pixels_ * channels + channel) {}
 
-  // Calls body(position) for the thread's pixels.
+  // Calls body(position) for the thread's pixels, positions counted from `offset`.
   template <class F>
   __device__ void for_pixels(const F& body) const {
+    const int end = pixels * channels;
+    const int step = rows * channels;
 #pragma unroll 4
-    for (int p = row; p < pixels; p += rows) body(offset + p * channels);
+    for (int at = row * channels; at < end; at += step) body(at);
   }
 
   // Adds up the K values of each column's threads. Returns [K][columns] in `scratch`, where it stays
@@ -80,8 +82,8 @@ struct Span {
 
   int width, columns, rows;
   int column, row;
-  int64_t image, channel, channels;
-  int pixels;
+  int64_t image, channel;
+  int channels, pixels;
   int64_t offset;
 };
 

@@ -36,9 +36,33 @@ struct alignas(sizeof(T) * V) Vector {
   T at[V];
 };
 
+// Through the read-only path: kernels write other tensors than they read, and loads may go ahead of
+// stores.
+template <class Word, class T, int V>
+__device__ inline Vector<T, V> read_words(const T* from) {
+  constexpr int kWords = sizeof(T) * V / sizeof(Word);
+  union {
+    Word words[kWords];
+    Vector<T, V> vector;
+  } both = {};
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) both.words[i] = __ldg(reinterpret_cast<const Word*>(from) + i);
+  return both.vector;
+}
+
 template <class T, int V>
 __device__ inline void load(const T* from, typename Wide<T>::type* to) {
-  const auto v = *reinterpret_cast<const Vector<T, V>*>(from);
+  constexpr size_t kBytes = sizeof(T) * V;
+  Vector<T, V> v;
+  if constexpr (kBytes % 16 == 0) {
+    v = read_words<uint4, T, V>(from);
+  } else if constexpr (kBytes == 8) {
+    v = read_words<uint2, T, V>(from);
+  } else if constexpr (kBytes == 4) {
+    v = read_words<unsigned, T, V>(from);
+  } else {
+    v = read_words<unsigned short, T, V>(from);
+  }
 #pragma unroll
   for (int i = 0; i < V; ++i) to[i] = widen(v.at[i]);
 }
