@@ -59,16 +59,16 @@ const std::vector<std::pair<std::string, std::string>>& meanings() {
        "Fréchet distance of 768 Inception features of samples and training images; 0 is perfect"},
       {"modes", "modes that samples reach"},
       {"modes_kl", "KL(modes of samples ‖ uniform), nats; about .02 is as good as it gets"},
+      {"classifier_accuracy", "of the classifier that counts modes, on MNIST's test set"},
       {"mmd", "squared maximum mean discrepancy of samples and data; 0 is perfect"},
       {"held_out_score", "mean log-density, not normalised, of rows not trained on"},
       {"sample_score", "mean log-density, not normalised, of samples"}};
   return all;
 }
 
-// name -> points (iteration or minutes, value), over all lines of metrics.jsonl that have both.
+// name -> points (`over` / unit, value), over all lines of metrics.jsonl that have both.
 using SeriesByName = std::map<std::string, std::vector<std::pair<double, double>>>;
-enum class Over { iterations, minutes };
-SeriesByName read_series(const fs::path& path, Over over = Over::iterations) {
+SeriesByName read_series(const fs::path& path, const char* over = "iteration", double unit = 1) {
   SeriesByName series;
   if (!fs::exists(path)) return series;
   std::istringstream lines(read_file(path));
@@ -76,9 +76,8 @@ SeriesByName read_series(const fs::path& path, Over over = Over::iterations) {
     const auto json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     // A line that a killed run left half written is passed over.
     if (!json.is_object() || !json.contains("iteration")) continue;
-    const char* key = over == Over::iterations ? "iteration" : "seconds";
-    if (!json.contains(key) || !json[key].is_number()) continue;
-    const double x = json[key].get<double>() / (over == Over::iterations ? 1.0 : 60.0);
+    if (!json.contains(over) || !json[over].is_number()) continue;
+    const double x = json[over].get<double>() / unit;
     for (const auto& [name, value] : json.items()) {
       if (value.is_number()) series[name].emplace_back(x, value.get<double>());
     }
@@ -138,11 +137,13 @@ void write_report(const fs::path& run_folder) {
         base64(read_file(run_folder / "samples.png")));
   }
 
-  const auto by_time = read_series(run_folder / "metrics.jsonl", Over::minutes);
-  const auto time_chart = [&](const char* title, const std::string& key) {
-    const auto found = by_time.find(key);
-    if (found == by_time.end() || found->second.size() < 2) return std::string();
-    return line_chart(title, "minutes", {{key, found->second}}, true);
+  // FID is compared between programs by the time taken and by the images seen.
+  const auto fid_chart = [&](const char* axis, const char* over, double unit) {
+    const auto all = read_series(run_folder / "metrics.jsonl", over, unit);
+    const auto found = all.find("fid768");
+    if (found == all.end() || found->second.size() < 2) return std::string();
+    return line_chart(fmt::format("FID-768 over {}", axis), axis, {{"fid768", found->second}},
+                      true);
   };
   const auto chart = [&](const char* title, const std::vector<std::string>& keys, bool log_y) {
     std::vector<Series> lines;
@@ -154,8 +155,8 @@ void write_report(const fs::path& run_folder) {
   };
   body += "<section><h2>Training</h2><div class=charts>\n" +
           chart("Quality (lower is better)", {"kl", "js", "mmd"}, true) +
-          chart("Quality of images (lower is better)", {"fid768", "modes_kl"}, true) +
-          time_chart("The same over time", "fid768") + chart("High-quality share", {"hq"}, false) +
+          fid_chart("minutes", "seconds", 60) + fid_chart("thousand images seen", "images", 1000) +
+          chart("KL of modes", {"modes_kl"}, true) + chart("High-quality share", {"hq"}, false) +
           chart("Mean log-density", {"held_out_score", "sample_score"}, false) +
           chart("E on real and generated points", {"energy_real", "energy_fake"}, false) +
           chart("Energy's loss", {"energy", "penalty"}, false) +

@@ -87,7 +87,9 @@ Evaluation evaluate_images(Model& model, DataSource& source, const DataConfig& d
                                               reference(network, source, data, options.cache)));
   }
   if (data.name == "stackedmnist") {
-    const auto count = count_stacked_modes(digit_classifier(data, options.device), bytes);
+    const auto classifier = digit_classifier(data, options.device);
+    const auto count = count_stacked_modes(classifier, bytes);
+    out.numbers.emplace_back("classifier_accuracy", classifier.test_accuracy());
     out.numbers.emplace_back("modes", static_cast<double>(count.modes));
     out.numbers.emplace_back("modes_kl", count.kl);
   }

@@ -227,7 +227,7 @@ class Training {
       line[names[k]] = mean[static_cast<int64_t>(k)].item<double>();
     }
     line["lr"] = settings_.train.optimizer.rate(next_ - 1, settings_.train.iterations);
-    line["seconds"] = seconds();
+    add_progress(line);
     append_line(folder_.metrics(), line);
     note_ = fmt::format("{} {:.3g}  {} {:.3g}", names[0], mean[0].item<double>(), names[1],
                         mean[1].item<double>());
@@ -258,6 +258,11 @@ class Training {
     return seconds_before_ + since.count();
   }
 
+  void add_progress(Json& line) const {
+    if (source_->event().size() == 3) line["images"] = next_ * settings_.train.batch;
+    line["seconds"] = seconds();
+  }
+
   void evaluate_now() {
     const Optimizer::UseAverages averages(*optimizer_);
     Model model(*method_, units_, tensors_);
@@ -272,7 +277,7 @@ class Training {
     Json line;
     line["iteration"] = next_;
     for (const auto& [name, value] : numbers_) line[name] = value;
-    line["seconds"] = seconds();
+    add_progress(line);
     append_line(folder_.metrics(), line);
     write_file(folder_.evaluation(), line.dump(2) + "\n");
     if (result.picture.defined()) write_png(folder_.path / result.picture_name, result.picture);
