@@ -104,20 +104,33 @@ Noise Noise::slice(int64_t first, int64_t last) const {
           cut(eps_fake), cut(eps_encoder), cut(surround)};
 }
 
-Iteration Ddaebm::begin(const torch::Tensor& x0, const Steps& at, const Noise& noise) {
+Iteration Ddaebm::begin(const torch::Tensor& x0, const Steps& at, const Noise& noise,
+                        bool reconstruct) {
   Iteration it;
   it.x_t = at.diffuse(x0, noise.eps_t);
   it.x_next = at.advance(it.x_t, noise.eps_next);
+  std::vector<torch::Tensor> latents = {noise.z};
+  const bool reverse = reconstruct && game_.divergence == Divergence::jeffrey;
+  if (reverse) {
+    it.code = nets_.encoder->forward(it.x_t, it.x_next, noise.t);
+    if (game_.reconstruction_latent == ReconstructionLatent::encoder) {
+      latents.push_back(game_.latent
+                            ? it.code.mean + (0.5 * it.code.log_variance).exp() * noise.eps_encoder
+                            : noise.z);
+    }
+  }
+  const auto guesses = nets_.generator->guesses(it.x_next, latents, noise.t);
   // p_phi(x_t | x_{t+1}), eq. 9: the same draw serves both updates.
-  it.x0_guess = nets_.generator->forward(it.x_next, noise.z, noise.t);
+  it.x0_guess = guesses.front();
   it.fake = at.posterior_sample(it.x0_guess, it.x_next, noise.eps_fake, game_.noise_at_t0);
+  if (reverse) it.x0_reconstruction = guesses.back();
   return it;
 }
 
 Iteration Ddaebm::play(const torch::Tensor& x0, const torch::Tensor& progress, const Noise& noise,
                        const Update& update) {
   const Steps at = process_.at(noise.t, x0.dim());
-  Iteration it = begin(x0, at, noise);
+  Iteration it = begin(x0, at, noise, /*reconstruct=*/true);
   energy_loss(it, at, noise, progress);
   update(kEnergy, it.energy_loss, /*last=*/true);
   generator_loss(it, at, noise);
@@ -172,17 +185,6 @@ void Ddaebm::generator_loss(Iteration& it, const Steps& at, const Noise& noise) 
   it.reconstruction_loss = it.kl_loss = it.latent_loss = zero;
 
   if (game_.divergence == Divergence::jeffrey) {
-    auto& encoder = *nets_.encoder;
-    it.code = encoder.forward(it.x_t, it.x_next, noise.t);
-    const bool from_encoder = game_.reconstruction_latent == ReconstructionLatent::encoder;
-    if (from_encoder) {
-      const auto z = game_.latent
-                         ? it.code.mean + (0.5 * it.code.log_variance).exp() * noise.eps_encoder
-                         : noise.z;
-      it.x0_reconstruction = nets_.generator->forward(it.x_next, z, noise.t);
-    } else {
-      it.x0_reconstruction = it.x0_guess;
-    }
     const auto error =
         game_.reconstruction == Reconstruction::nll
             ? -at.posterior_log_density(it.x_t, it.x0_reconstruction, it.x_next,
@@ -230,7 +232,7 @@ torch::Tensor Ddaebm::step(const torch::Tensor& x0, const torch::Tensor& progres
     Iteration it;
     {
       const torch::NoGradGuard no_grad;
-      it = begin(x, at, part);
+      it = begin(x, at, part, /*reconstruct=*/false);
     }
     energy_loss(it, at, part, progress);
     update(kEnergy, it.energy_loss * share, last);
@@ -245,9 +247,11 @@ torch::Tensor Ddaebm::step(const torch::Tensor& x0, const torch::Tensor& progres
   size_t i = 0;
   for_parts([&](const auto& x, const Noise& part, const Steps& at, bool last, double share) {
     Iteration& it = parts[i++];
-    const Iteration again = begin(x, at, part);
+    const Iteration again = begin(x, at, part, /*reconstruct=*/true);
     it.x0_guess = again.x0_guess;
     it.fake = again.fake;
+    it.code = again.code;
+    it.x0_reconstruction = again.x0_reconstruction;
     generator_loss(it, at, part);
     update(kGenerator, it.generator_loss * share, last);
     total = total + losses(it) * share;

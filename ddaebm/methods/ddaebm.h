@@ -127,7 +127,9 @@ class Ddaebm : public Method {
   ops::ValueAndGradient energy_and_gradient(const torch::Tensor& x, const torch::Tensor& t,
                                             const Steps& at);
   // The pair (x_t, x_{t+1}) and the generated x_t.
-  Iteration begin(const torch::Tensor& x0, const Steps& at, const Noise& noise);
+  // Both pairs, and what the generator makes of x_{t+1}; the reconstruction where it will be asked
+  // for.
+  Iteration begin(const torch::Tensor& x0, const Steps& at, const Noise& noise, bool reconstruct);
   void energy_loss(Iteration& it, const Steps& at, const Noise& noise,
                    const torch::Tensor& progress);
   void generator_loss(Iteration& it, const Steps& at, const Noise& noise);

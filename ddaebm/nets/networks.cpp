@@ -12,4 +12,12 @@ ops::ValueAndGradient EnergyNet::value_and_gradient(const torch::Tensor& x,
                                        /*create_graph=*/true)[0]};
 }
 
+std::vector<torch::Tensor> GeneratorNet::guesses(const torch::Tensor& x_next,
+                                                 const std::vector<torch::Tensor>& zs,
+                                                 const torch::Tensor& t) {
+  std::vector<torch::Tensor> made;
+  for (const auto& z : zs) made.push_back(forward(x_next, z, t));
+  return made;
+}
+
 }  // namespace ddaebm

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include <torch/nn/module.h>
 #include <torch/types.h>
@@ -24,6 +25,11 @@ struct EnergyNet : torch::nn::Module {
 struct GeneratorNet : torch::nn::Module {
   virtual torch::Tensor forward(const torch::Tensor& x_next, const torch::Tensor& z,
                                 const torch::Tensor& t) = 0;
+  // A guess for each of several z. The default makes one after the other, as a network with batch
+  // norms must.
+  virtual std::vector<torch::Tensor> guesses(const torch::Tensor& x_next,
+                                             const std::vector<torch::Tensor>& zs,
+                                             const torch::Tensor& t);
 };
 
 // q_psi(z | x_t, x_{t+1}) = N(mean, exp(log_variance)), both [N, latent].

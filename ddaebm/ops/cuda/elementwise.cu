@@ -56,11 +56,11 @@ __global__ void scaled_sum_kernel(int64_t count, int channels, const T* a, const
 
 template <class T, int V>
 __global__ void __launch_bounds__(kSpanThreads)
-    scaled_with_sums_kernel(Image shape, int width, const T* g, typename Wide<T>::type gain, T* y,
+    scaled_with_sums_kernel(Image shape, Team team, const T* g, typename Wide<T>::type gain, T* y,
                             typename Wide<T>::type* sums) {
   using A = typename Wide<T>::type;
   __shared__ A scratch[kSpanScratch];
-  const Span<T, V> span(shape.pixels, shape.channels, width);
+  const Span<T, V> span(shape.pixels, shape.channels, team);
   g += span.offset;
   y += span.offset;
   A mine[V] = {};
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kSpanThreads)
     }
     store<T, V>(y + at, v);
   });
-  span.write_sums(mine, scratch, sums);
+  span.write_sums(span.over_rows(mine, scratch), 0, sums);
 }
 
 // A thread moves V channels of one pixel, from or to a place in `whole`.
@@ -138,15 +138,12 @@ void scaled_with_sums(const Image& shape, const void* g, double gain, void* y, v
     using T = decltype(type);
     using A = typename Wide<T>::type;
     constexpr int V = decltype(vector)::value;
-    const int width = span_width(shape.channels, V, sizeof(T));
-    const auto blocks = static_cast<unsigned>(shape.images * (shape.channels / width));
-    if (blocks == 0) return;
-    scaled_with_sums_kernel<T, V>
-        <<<blocks, kSpanThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-            shape, width, static_cast<const T*>(g), static_cast<A>(gain), static_cast<T*>(y),
-            static_cast<A*>(sums));
+    if (shape.images == 0) return;
+    const Team team = team_for(shape.pixels, shape.channels, V, V, sizeof(T));
+    launch_teams(scaled_with_sums_kernel<T, V>, shape.images * (shape.channels / team.width), team,
+                 stream, shape, team, static_cast<const T*>(g), static_cast<A>(gain),
+                 static_cast<T*>(y), static_cast<A*>(sums));
   });
-  check_launch("scaled_with_sums");
 }
 
 void concatenate(const Image& shape, int64_t first_channels, const void* a, const void* b, void* y,

@@ -1,5 +1,5 @@
-// Group norm with scale, shift, SiLU and dropout on channels-last images: a block takes some whole
-// groups of one image, reads their elements two or three times (from the cache after the first) and
+// Group norm with scale, shift, SiLU and dropout on channels-last images: a team of blocks takes some
+// whole groups of one image, reads their elements two or three times (from the cache after the first) and
 // writes once. The formulas and their names are those of ops/image_kernels.cpp.
 
 #include "ddaebm/ops/cuda/launchers.h"
@@ -27,8 +27,8 @@ template <class T, int V, bool Drop>
 struct Groups : Span<T, V> {
   using Base = Span<T, V>;
   using A = typename Base::A;
-  __device__ Groups(const GroupNorm& norm_, int width)
-      : Base(norm_.pixels, norm_.channels, width),
+  __device__ Groups(const GroupNorm& norm_, Team team)
+      : Base(norm_.pixels, norm_.channels, team),
         norm(norm_),
         x(static_cast<const T*>(norm.x) + this->offset),
         group_columns(static_cast<int>(norm.channels / norm.groups) / V),
@@ -65,16 +65,41 @@ struct Groups : Span<T, V> {
     for (int i = 0; i < V; ++i) to[i] = to[i] * inverse + centre[i];
   }
 
-  // Sums over each group, given to its threads.
+  // The k-th of the columns' totals, added up over the thread's group.
+  __device__ A over_group(const A* totals, int k) const {
+    A all = 0;
+    for (int j = 0; j < group_columns; ++j) all += totals[k * this->columns + first_column + j];
+    return all;
+  }
   template <int K>
   __device__ void sum(A (&values)[K], A* scratch) const {
     const A* totals = this->over_rows(values, scratch);
 #pragma unroll
-    for (int k = 0; k < K; ++k) {
-      A all = 0;
-      for (int j = 0; j < group_columns; ++j) all += totals[k * this->columns + first_column + j];
-      values[k] = all;
+    for (int k = 0; k < K; ++k) values[k] = over_group(totals, k);
+  }
+  // Two sums over groups together with the sums of channels of_scale and of_shift, which are
+  // written.
+  __device__ void sum(A (&values)[2], const A (&of_scale)[V], const A (&of_shift)[V], A* scratch,
+                      A* gchannels) const {
+    A all[2 * V + 2];
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      all[i] = of_scale[i];
+      all[V + i] = of_shift[i];
     }
+    all[2 * V] = values[0];
+    all[2 * V + 1] = values[1];
+    const A* totals = this->over_rows(all, scratch);
+    this->write_sums(totals, 0, gchannels);
+    this->write_sums(totals, V, gchannels + norm.images * norm.channels);
+    values[0] = over_group(totals, 2 * V);
+    values[1] = over_group(totals, 2 * V + 1);
+  }
+  // The third sum of channels, of what was added to x.
+  __device__ void write_added(const A (&of_add)[V], A* scratch, A* gchannels) const {
+    if (norm.add.values == nullptr) return;
+    this->write_sums(this->over_rows(of_add, scratch), 0,
+                     gchannels + 2 * norm.images * norm.channels);
   }
 
   // What dropout multiplies V neighbours by, the same each time that it is asked for: half a random
@@ -107,16 +132,16 @@ struct Groups : Span<T, V> {
 };
 
 template <class T, int V, bool Drop>
-__global__ void __launch_bounds__(kSpanThreads) forward_kernel(GroupNorm norm, int width, T* y) {
+__global__ void __launch_bounds__(kSpanThreads) forward_kernel(GroupNorm norm, Team team, T* y) {
   using A = typename Wide<T>::type;
   __shared__ A scratch[kSpanScratch];
-  Groups<T, V, Drop> group(norm, width);
+  Groups<T, V, Drop> group(norm, team);
   y += group.offset;
   // Each thread's mean and squares around it, which is exact where the mean is far from zero.
   A near = 0;
-  if (group.row < group.pixels) {
+  if (group.first < group.end) {
     A v[V];
-    group.load_x(group.row * group.channels, v);
+    group.load_x(group.first * group.channels, v);
     near = v[0];
   }
   A count = 0;
@@ -154,7 +179,7 @@ __global__ void __launch_bounds__(kSpanThreads) forward_kernel(GroupNorm norm, i
     }
     store<T, V>(y + at, v);
   });
-  if (group.row == 0 && group.column == group.first_column) {
+  if (group.rank == 0 && group.row == 0 && group.column == group.first_column) {
     static_cast<A*>(norm.mean)[group.number] = mean;
     static_cast<A*>(norm.inverse)[group.number] = inverse;
   }
@@ -174,23 +199,13 @@ __device__ inline Element<A> element(const Groups<T, V, Drop>& group, A n, A kep
   return {n, kept * (s + y - y * s), kept * (s - s * s) * (A(2) + u - A(2) * y)};
 }
 
-// Writes the three sums [3][N][C] of channels: of scale, shift and, if there is one, of what was
-// added to x.
-template <class T, int V, bool Drop, class A>
-__device__ void write_channels(const Groups<T, V, Drop>& group, const A (&of_scale)[V],
-                               const A (&of_shift)[V], const A (&of_add)[V], A* scratch, A* out) {
-  const int64_t plane = group.norm.images * group.norm.channels;
-  group.write_sums(of_scale, scratch, out);
-  group.write_sums(of_shift, scratch, out + plane);
-  if (group.norm.add.values != nullptr) group.write_sums(of_add, scratch, out + 2 * plane);
-}
-
 template <class T, int V, bool Drop>
 __global__ void __launch_bounds__(kSpanThreads)
-    backward_kernel(GroupNorm norm, int width, const T* gy, T* gx, typename Wide<T>::type* gchannels) {
+    backward_kernel(GroupNorm norm, Team team, const T* gy, T* gx,
+                    typename Wide<T>::type* gchannels) {
   using A = typename Wide<T>::type;
   __shared__ A scratch[kSpanScratch];
-  Groups<T, V, Drop> group(norm, width);
+  Groups<T, V, Drop> group(norm, team);
   const A inverse = static_cast<const A*>(norm.inverse)[group.number];
   group.normalise(static_cast<const A*>(norm.mean)[group.number], inverse);
   gy += group.offset;
@@ -222,7 +237,11 @@ __global__ void __launch_bounds__(kSpanThreads)
     sums[0] += group.scale[i] * of_shift[i];
     sums[1] += group.scale[i] * of_scale[i];
   }
-  group.sum(sums, scratch);
+  if (gchannels != nullptr) {
+    group.sum(sums, of_scale, of_shift, scratch, gchannels);
+  } else {
+    group.sum(sums, scratch);
+  }
   const A mean_k = inverse * (sums[0] / group.size);
   const A mean_kn = inverse * (sums[1] / group.size);
   A scale[V];
@@ -238,16 +257,16 @@ __global__ void __launch_bounds__(kSpanThreads)
     }
     store<T, V>(gx + at, gs);
   });
-  if (gchannels != nullptr) write_channels(group, of_scale, of_shift, of_add, scratch, gchannels);
+  if (gchannels != nullptr) group.write_added(of_add, scratch, gchannels);
 }
 
 template <class T, int V, bool Drop>
 __global__ void __launch_bounds__(kSpanThreads)
-    backward_twice_kernel(GroupNorm norm, int width, const T* v, const T* gy, T* ggy, T* gx,
+    backward_twice_kernel(GroupNorm norm, Team team, const T* v, const T* gy, T* ggy, T* gx,
                           typename Wide<T>::type* gchannels) {
   using A = typename Wide<T>::type;
   __shared__ A scratch[kSpanScratch];
-  Groups<T, V, Drop> group(norm, width);
+  Groups<T, V, Drop> group(norm, team);
   const A r = static_cast<const A*>(norm.inverse)[group.number];
   group.normalise(static_cast<const A*>(norm.mean)[group.number], r);
   v += group.offset;
@@ -314,7 +333,7 @@ __global__ void __launch_bounds__(kSpanThreads)
     of_n[1] += gn * e.n;
     return w * e.first;
   });
-  group.sum(of_n, scratch);
+  group.sum(of_n, of_scale, of_shift, scratch, gchannels);
   const A mean_gn = of_n[0] / group.size;
   const A mean_gnn = of_n[1] / group.size;
   for_elements(gx, [&](int i, const Element<A>& e, A g, A v_value) {
@@ -323,29 +342,30 @@ __global__ void __launch_bounds__(kSpanThreads)
     of_add[i] += x;
     return x;
   });
-  write_channels(group, of_scale, of_shift, of_add, scratch, gchannels);
+  group.write_added(of_add, scratch, gchannels);
 }
 
-// Calls f(T(), Constant<V>(), Constant<Drop>(), span, blocks) for the image's type and the widest
-// vectors that fit a group's channels.
+// Calls f(T(), Constant<V>(), Constant<Drop>(), team) for the image's type and the widest vectors
+// that fit a group's channels.
 template <int V>
 struct Constant {
   static constexpr int value = V;
 };
 template <class F>
 void dispatch(const GroupNorm& norm, const F& f) {
+  if (norm.images == 0) return;
   const int64_t width = norm.channels / norm.groups;
-  if (width > kSpanThreads) throw std::runtime_error("group_norm: more than 256 channels a group");
   const auto of_type = [&](auto type, auto drop) {
-    const int span = span_width(norm.channels, width, sizeof(type));
-    const auto blocks = static_cast<unsigned>(norm.images * (norm.channels / span));
-    if (blocks == 0) return;
+    const auto of_vector = [&](auto vector) {
+      f(type, vector, drop,
+        team_for(norm.pixels, norm.channels, width, decltype(vector)::value, sizeof(type)));
+    };
     if (width % 4 == 0) {
-      f(type, Constant<4>(), drop, span, blocks);
+      of_vector(Constant<4>());
     } else if (width % 2 == 0) {
-      f(type, Constant<2>(), drop, span, blocks);
+      of_vector(Constant<2>());
     } else {
-      f(type, Constant<1>(), drop, span, blocks);
+      of_vector(Constant<1>());
     }
   };
   const auto either = [&](auto type) {
@@ -360,40 +380,39 @@ void dispatch(const GroupNorm& norm, const F& f) {
   if (norm.type == Type::bfloat16) either(__nv_bfloat16());
 }
 
+int64_t teams(const GroupNorm& norm, const Team& team) {
+  return norm.images * (norm.channels / team.width);
+}
+
 }  // namespace
 
 void group_norm_forward(const GroupNorm& norm, void* y, Stream stream) {
-  dispatch(norm, [&](auto type, auto vector, auto drop, int span, unsigned blocks) {
+  dispatch(norm, [&](auto type, auto vector, auto drop, Team team) {
     using T = decltype(type);
-    forward_kernel<T, decltype(vector)::value, decltype(drop)::value>
-        <<<blocks, kSpanThreads, 0, static_cast<cudaStream_t>(stream)>>>(norm, span,
-                                                                         static_cast<T*>(y));
+    launch_teams(forward_kernel<T, decltype(vector)::value, decltype(drop)::value>,
+                 teams(norm, team), team, stream, norm, team, static_cast<T*>(y));
   });
-  check_launch("group_norm_forward");
 }
 
 void group_norm_backward(const GroupNorm& norm, const void* gy, void* gx, void* gchannels,
                          Stream stream) {
-  dispatch(norm, [&](auto type, auto vector, auto drop, int span, unsigned blocks) {
+  dispatch(norm, [&](auto type, auto vector, auto drop, Team team) {
     using T = decltype(type);
-    backward_kernel<T, decltype(vector)::value, decltype(drop)::value>
-        <<<blocks, kSpanThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-            norm, span, static_cast<const T*>(gy), static_cast<T*>(gx),
-            static_cast<typename Wide<T>::type*>(gchannels));
+    launch_teams(backward_kernel<T, decltype(vector)::value, decltype(drop)::value>,
+                 teams(norm, team), team, stream, norm, team, static_cast<const T*>(gy),
+                 static_cast<T*>(gx), static_cast<typename Wide<T>::type*>(gchannels));
   });
-  check_launch("group_norm_backward");
 }
 
 void group_norm_backward_twice(const GroupNorm& norm, const void* v, const void* gy, void* ggy,
                                void* gx, void* gchannels, Stream stream) {
-  dispatch(norm, [&](auto type, auto vector, auto drop, int span, unsigned blocks) {
+  dispatch(norm, [&](auto type, auto vector, auto drop, Team team) {
     using T = decltype(type);
-    backward_twice_kernel<T, decltype(vector)::value, decltype(drop)::value>
-        <<<blocks, kSpanThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-            norm, span, static_cast<const T*>(v), static_cast<const T*>(gy), static_cast<T*>(ggy),
-            static_cast<T*>(gx), static_cast<typename Wide<T>::type*>(gchannels));
+    launch_teams(backward_twice_kernel<T, decltype(vector)::value, decltype(drop)::value>,
+                 teams(norm, team), team, stream, norm, team, static_cast<const T*>(v),
+                 static_cast<const T*>(gy), static_cast<T*>(ggy), static_cast<T*>(gx),
+                 static_cast<typename Wide<T>::type*>(gchannels));
   });
-  check_launch("group_norm_backward_twice");
 }
 
 }  // namespace ddaebm::ops::cuda
