@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-// The GPU kernels, behind plain pointers: no LibTorch here, so that nvcc alone compiles them. Images
-// are channels last, [N, H, W, C]; sums are made in float32, or float64 for float64 images.
+// The GPU kernels, behind plain pointers: no LibTorch here, so that nvcc alone compiles them.
+// Images are channels last, [N, H, W, C]; sums are made in float32, or float64 for float64 images.
 namespace ddaebm::ops::cuda {
 
 enum class Type { float32, float64, bfloat16 };
@@ -23,7 +23,7 @@ struct GroupNorm {
   double eps;
   const void* x;
   ChannelValues scale, shift;
-  ChannelValues add;  // to x before all else; may be null
+  ChannelValues add;     // to x before all else; may be null
   uint32_t dropped;      // of 65,536 elements
   double kept_gain;      // what the others are multiplied by
   const uint64_t* seed;  // of dropout; null without it
@@ -58,8 +58,8 @@ void concatenate(const Image& shape, int64_t first_channels, const void* a, cons
 void separate(const Image& shape, int64_t first_channels, const void* y, void* a, void* b,
               Stream stream);
 
-// Each output is `gain` times the sum of the (1, 3, 3, 1) / 8 taps along both axes over the input with
-// up - 1 zeros between its pixels, `pad` further zeros before it, every down-th place.
+// Each output is `gain` times the sum of the (1, 3, 3, 1) / 8 taps along both axes over the input
+// with up - 1 zeros between its pixels, `pad` further zeros before it, every down-th place.
 struct Fir {
   Type type;
   int64_t images, channels, in_height, in_width, out_height, out_width;
