@@ -83,7 +83,8 @@ void assign(const toml::node& node, const Field& field) {
                  },
                  [&](std::vector<int64_t>* out) {
                    const auto* array = node.as_array();
-                   if (array == nullptr || !array->is_homogeneous(toml::node_type::integer)) {
+                   if (array == nullptr ||
+                       (!array->empty() && !array->is_homogeneous(toml::node_type::integer))) {
                      reject(node, field.key, "a list of whole numbers, such as [300, 300]");
                    }
                    std::vector<int64_t> values;

@@ -192,11 +192,12 @@ TEST(Config, AWrongTypeSaysWhatIsWanted) {
   expect_mentions(error_of("[part]\non = 1\n"), {"my.toml:2", "'part.on'", "true or false"});
   expect_mentions(error_of("[part]\nrate = \"1\"\n"), {"'part.rate'", "a number"});
   expect_mentions(error_of("[part]\nrate = 1979-05-27\n"), {"'part.rate'", "a number"});
-  for (const char* list : {"3", "[]", "[1.0]", "[1, \"a\"]", "[[1]]", "[1, 2.5]"}) {
+  for (const char* list : {"3", "[1.0]", "[1, \"a\"]", "[[1]]", "[1, 2.5]"}) {
     SCOPED_TRACE(list);
     expect_mentions(error_of(std::string("[part]\nwidths = ") + list + "\n"),
                     {"'part.widths'", "a list of whole numbers"});
   }
+  EXPECT_TRUE(read("[part]\nwidths = []\n").part.widths.empty());
 }
 
 TEST(Config, AnErrorStaysOneShortLine) {

@@ -8,6 +8,7 @@
 
 #include "ddaebm/error.h"
 #include "ddaebm/methods/ddaebm.h"
+#include "ddaebm/ops/cast.h"
 #include "ddaebm/ops/conv.h"
 #include "ddaebm/ops/group_norm.h"
 #include "ddaebm/ops/resample.h"
@@ -210,6 +211,41 @@ TEST(ImageNetworks, TakeOneImage) {
     EXPECT_EQ(nets.generator->forward(x, torch::randn({1, 5}, kDoubles), t).sizes(), x.sizes());
     EXPECT_EQ(nets.energy->forward(x, t).sizes(), (std::vector<int64_t>{1}));
   }
+}
+
+// As each tensor's own cast, forward and backward, though it is one cast for all.
+TEST(ImageOperators, CastAllIsEachOnesCast) {
+  torch::manual_seed(2);
+  const auto weight = [](at::IntArrayRef shape, at::MemoryFormat order) {
+    return torch::randn(shape).contiguous(order).requires_grad_();
+  };
+  const std::vector<Tensor> tensors = {
+      weight({4, 3, 3, 3}, at::MemoryFormat::ChannelsLast),
+      weight({5}, at::MemoryFormat::Contiguous),
+      weight({2, 3, 1, 1}, at::MemoryFormat::ChannelsLast),
+      weight({6, 7}, at::MemoryFormat::Contiguous),
+  };
+  const auto cast = ops::cast_all(tensors, torch::kBFloat16);
+  auto loss = torch::zeros({});
+  auto expected = torch::zeros({});
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    EXPECT_TRUE(cast[i].equal(tensors[i].to(torch::kBFloat16)));
+    EXPECT_EQ(cast[i].strides(), tensors[i].strides());
+    const auto factor = torch::randn(tensors[i].sizes()).to(torch::kBFloat16);
+    loss = loss + (cast[i] * factor).sum();
+    expected = expected + (tensors[i].to(torch::kBFloat16) * factor).sum();
+  }
+  const auto found = torch::autograd::grad({loss}, tensors);
+  const auto each = torch::autograd::grad({expected}, tensors);
+  for (size_t i = 0; i < tensors.size(); ++i) EXPECT_TRUE(found[i].equal(each[i])) << i;
+}
+
+TEST(ImageNetworks, ListsMayBeEmptyWhereThatMeansSomething) {
+  auto net = small_net();
+  net.attention = {};
+  EXPECT_NO_THROW(make_image_networks({3, 16}, 4, net));
+  net.multipliers = {};
+  EXPECT_THROW(make_image_networks({3, 16}, 4, net), Error);
 }
 
 TEST(ImageNetworks, RefuseSizesThatCannotBeHalved) {

@@ -172,6 +172,8 @@ TEST_F(ImagesTest, CropTakesTheEdgesAsGiven) {
   cropped.crop = {1, 2, 7, 11};
   EXPECT_TRUE(read(cropped).pixels[0].equal(
       picture(0, 12, 10).slice(1, 2, 11).slice(2, 1, 7).contiguous()));
+  cropped.crop = {};
+  EXPECT_EQ(read(cropped).pixels.size(2), 12);
   cropped.crop = {1, 2, 11, 11};
   expect_error([&] { read(cropped); }, {"a.png", "10 x 12", "data.crop", "11 x 11"});
   cropped.crop = {5, 2, 5, 11};

@@ -237,6 +237,7 @@ ImageSet checked(std::optional<ImageSet> set, const ImageSetEntry& entry, const 
 // ---- Framing and decoding ----
 
 void check_crop(const std::vector<int64_t>& crop) {
+  if (crop.empty()) return;
   if (crop.size() != 4) {
     fail("data.crop has {} numbers; expected left, top, right, bottom", crop.size());
   }
@@ -249,7 +250,7 @@ void check_crop(const std::vector<int64_t>& crop) {
 // Cuts and scales uint8 [N, C, H, W].
 torch::Tensor frame(torch::Tensor pixels, const DataConfig& config) {
   const auto& crop = config.crop;  // left, top, right, bottom
-  if (crop[2] > 0) {
+  if (!crop.empty() && crop[2] > 0) {
     if (pixels.size(3) < crop[2] || pixels.size(2) < crop[3]) {
       throw WrongSize(fmt::format("is {} x {} pixels; data.crop needs {} x {}", pixels.size(3),
                                   pixels.size(2), crop[2], crop[3]));

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "ddaebm/error.h"
+
 namespace ddaebm {
 
 MlpImpl::MlpImpl(int64_t in, const std::vector<int64_t>& widths, Norm norm) {
@@ -44,6 +46,7 @@ torch::Tensor time_embeddings(int64_t steps, int64_t width) {
 
 TimeMlpImpl::TimeMlpImpl(int64_t in, int64_t out, int64_t steps, const MlpConfig& config,
                          Norm norm) {
+  if (config.branch.empty()) fail("net.branch is empty; give at least one width, such as [32]");
   auto widths = config.trunk;
   widths.push_back(out);
   net_.embeddings = register_buffer("embeddings", time_embeddings(steps, config.embedding));
