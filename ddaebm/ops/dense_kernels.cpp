@@ -8,6 +8,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 
+#include "ddaebm/ops/gpu.h"
 #include "ddaebm/ops/vectorise.h"
 
 namespace ddaebm::ops::kernels {
@@ -152,20 +153,6 @@ T sum(const std::vector<T>& values) {
   return std::accumulate(values.begin(), values.end(), T(0));
 }
 
-torch::Tensor one_hot(const torch::Tensor& rows, int64_t count, const torch::Tensor& like) {
-  return rows.eq(torch::arange(count, rows.options()).unsqueeze(1)).to(like.scalar_type());
-}
-
-// g prelu'(h) in two operations.
-torch::Tensor bend(const torch::Tensor& g, const torch::Tensor& h, const torch::Tensor& slope) {
-  return at::lerp(at::threshold_backward(g, h, 0), g, slope);
-}
-
-// [1]
-torch::Tensor inner_product(const torch::Tensor& a, const torch::Tensor& b) {
-  return at::dot(a.reshape({-1}), b.reshape({-1})).reshape({1});
-}
-
 torch::Tensor bias_of(const torch::Tensor& table, const torch::Tensor& rows) {
   return rows.defined() ? table.index_select(0, rows) : table;
 }
@@ -192,10 +179,7 @@ void add_bias(torch::Tensor& h, const torch::Tensor& table, const torch::Tensor&
 
 torch::Tensor bias_prelu(torch::Tensor& h, const torch::Tensor& table, const torch::Tensor& rows,
                          const torch::Tensor& slope) {
-  if (!h.is_cpu()) {
-    h.add_(bias_of(table, rows));
-    return at::prelu(h, slope);
-  }
+  if (!h.is_cpu()) return gpu::bias_prelu(h, table, rows, slope);
   auto y = torch::empty_like(h);
   AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "bias_prelu", [&] {
     const BiasRows<scalar_t> bias(table, rows);
@@ -216,7 +200,7 @@ torch::Tensor bias_prelu(torch::Tensor& h, const torch::Tensor& table, const tor
 
 torch::Tensor prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,
                              const torch::Tensor& slope) {
-  if (!h.is_cpu()) return bend(gy, h, slope);
+  if (!h.is_cpu()) return gpu::prelu_backward(gy, h, slope);
   auto gh = torch::empty_like(h);
   AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "prelu_backward", [&] {
     const scalar_t a = *slope.data_ptr<scalar_t>();
@@ -233,10 +217,7 @@ torch::Tensor prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,
 PreluGradients bias_prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,
                                    const torch::Tensor& slope, const torch::Tensor& rows,
                                    int64_t table_rows) {
-  if (!h.is_cpu()) {
-    const auto gh = bend(gy, h, slope);
-    return {gh, sum_rows(gh, rows, table_rows), inner_product(gy, h.clamp_max(0))};
-  }
+  if (!h.is_cpu()) return gpu::bias_prelu_backward(gy, h, slope, rows, table_rows);
   const int64_t n = h.size(0);
   const int64_t c = h.size(1);
   PreluGradients out{torch::empty_like(h), torch::zeros({table_rows, c}, h.options()),
@@ -266,16 +247,7 @@ PreluGradients bias_prelu_tangent(torch::Tensor& u, const torch::Tensor& weight,
                                   const torch::Tensor& h, const torch::Tensor& slope,
                                   const torch::Tensor& dy) {
   const bool bent = slope.defined();
-  if (!u.is_cpu()) {
-    const auto w = weight.unsqueeze(1);
-    u.addcmul_(bias_of(table, rows), w);
-    if (!bent) return {u, sum_rows(dy * w, rows, table.size(0)), {}};
-    const auto dy_above = at::threshold_backward(dy, h, 0);
-    const auto g_slope = inner_product(dy - dy_above, u);
-    const auto dh = at::lerp(dy_above, dy, slope);
-    u = bend(u, h, slope);
-    return {u, sum_rows(dh * w, rows, table.size(0)), g_slope};
-  }
+  if (!u.is_cpu()) return gpu::bias_prelu_tangent(u, weight, table, rows, h, slope, dy);
   const int64_t n = u.size(0);
   const int64_t c = u.size(1);
   PreluGradients out{u, torch::zeros_like(table),
@@ -308,10 +280,7 @@ PreluGradients bias_prelu_tangent(torch::Tensor& u, const torch::Tensor& weight,
 }
 
 torch::Tensor sum_rows(const torch::Tensor& g, const torch::Tensor& rows, int64_t table_rows) {
-  if (!g.is_cpu()) {
-    // A product with the one-hot matrix: no atomic additions, so the sum is the same every time.
-    return rows.defined() ? one_hot(rows, table_rows, g).mm(g) : g.sum(0, /*keepdim=*/true);
-  }
+  if (!g.is_cpu()) return gpu::sum_rows(g, rows, table_rows);
   auto sums = torch::zeros({table_rows, g.size(1)}, g.options());
   AT_DISPATCH_FLOATING_TYPES(g.scalar_type(), "sum_rows", [&] {
     const int64_t n = g.size(0);
@@ -329,19 +298,15 @@ torch::Tensor sum_rows(const torch::Tensor& g, const torch::Tensor& rows, int64_
   return sums;
 }
 
-std::pair<torch::Tensor, torch::Tensor> bias_norm_prelu(
-    torch::Tensor& h, const torch::Tensor& table, const torch::Tensor& rows,
-    const torch::Tensor& scale, const torch::Tensor& shift, torch::Tensor running_mean,
-    torch::Tensor running_variance, double momentum, double eps, const torch::Tensor& slope) {
+std::pair<torch::Tensor, torch::Tensor> bias_norm_prelu(torch::Tensor& h,
+                                                        const torch::Tensor& table,
+                                                        const torch::Tensor& rows,
+                                                        const NormParts& norm,
+                                                        const torch::Tensor& slope) {
+  if (!h.is_cpu()) return gpu::bias_norm_prelu(h, table, rows, norm, slope);
+  const auto& [scale, shift, running_mean, running_variance, momentum, eps] = norm;
   const int64_t n = h.size(0);
   const double unbiased = static_cast<double>(n) / static_cast<double>(std::max<int64_t>(n - 1, 1));
-  if (!h.is_cpu()) {
-    h.add_(bias_of(table, rows));
-    auto [normalised, mean, inverse] = at::native_batch_norm(
-        h, {}, {}, running_mean, running_variance, /*training=*/true, momentum, eps);
-    h = normalised;
-    return {at::prelu(torch::addcmul(shift, h, scale), slope), inverse};
-  }
   auto y = torch::empty_like(h);
   auto inverse = torch::empty_like(scale);
   AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "bias_norm_prelu", [&] {
@@ -394,13 +359,7 @@ NormPreluGradients norm_prelu_backward(const torch::Tensor& gy, const torch::Ten
   const int64_t n = normalised.size(0);
   const double share = 1.0 / static_cast<double>(n);
   if (!normalised.is_cpu()) {
-    const auto u = torch::addcmul(shift, normalised, scale);
-    // The input was normalised already, so that its mean is 0 and its deviation 1 here.
-    const auto zeros = torch::zeros_like(inverse_deviation);
-    const auto [gh, g_scale, g_shift] = at::native_batch_norm_backward(
-        bend(gy, u, slope), normalised, scale, {}, {}, zeros, torch::ones_like(zeros),
-        /*train=*/true, /*eps=*/0.0, {true, true, true});
-    return {gh * inverse_deviation, g_scale, g_shift, inner_product(gy, u.clamp_max(0))};
+    return gpu::norm_prelu_backward(gy, normalised, inverse_deviation, scale, shift, slope);
   }
   NormPreluGradients out{torch::empty_like(normalised), torch::zeros_like(scale),
                          torch::zeros_like(scale), torch::zeros({1}, scale.options())};

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <utility>
+
 #include <torch/types.h>
 
 namespace ddaebm::ops::kernels {
@@ -7,7 +9,7 @@ namespace ddaebm::ops::kernels {
 // What a dense layer does beside its matrix products, without autograd. All matrices are [N, C] and
 // contiguous. A bias is row rows[i] of `table` [B, C] for row i, or the one row of `table` [1, C]
 // where `rows` is undefined. On a CPU each is one pass over memory, the columns shared out among
-// the threads, so that sums do not depend on how many there are.
+// the threads, so that sums do not depend on how many there are; on a GPU each is one kernel.
 
 // a b, [M, K] [K, C] -> [M, C]. On a CPU the rows are shared out among LibTorch's threads, each of
 // which runs a product of its own: a library that shares one product out waits within it.
@@ -45,10 +47,15 @@ torch::Tensor sum_rows(const torch::Tensor& g, const torch::Tensor& rows, int64_
 
 // h += bias; normalises h in place by its columns' statistics; returns prelu(scale h + shift) and
 // one over the columns' deviation [C]. Moves the running statistics.
-std::pair<torch::Tensor, torch::Tensor> bias_norm_prelu(
-    torch::Tensor& h, const torch::Tensor& table, const torch::Tensor& rows,
-    const torch::Tensor& scale, const torch::Tensor& shift, torch::Tensor running_mean,
-    torch::Tensor running_variance, double momentum, double eps, const torch::Tensor& slope);
+struct NormParts {
+  torch::Tensor scale, shift, running_mean, running_variance;  // [C]
+  double momentum, eps;
+};
+std::pair<torch::Tensor, torch::Tensor> bias_norm_prelu(torch::Tensor& h,
+                                                        const torch::Tensor& table,
+                                                        const torch::Tensor& rows,
+                                                        const NormParts& norm,
+                                                        const torch::Tensor& slope);
 
 // The gradients of that, given normalised h: of h before the norm, of scale, shift and slope.
 struct NormPreluGradients {

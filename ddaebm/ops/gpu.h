@@ -5,6 +5,7 @@
 #include <torch/types.h>
 
 #include "ddaebm/ops/adam.h"
+#include "ddaebm/ops/dense_kernels.h"
 #include "ddaebm/ops/image_kernels.h"
 
 // The GPU's way of doing what dense and image kernels do. A build without CUDA has a twin that
@@ -41,6 +42,31 @@ struct FirSteps {
 };
 torch::Tensor fir(const torch::Tensor& x, int64_t out_height, int64_t out_width,
                   const FirSteps& steps);
+
+// Those of dense_kernels.h, for float32 and float64.
+torch::Tensor bias_prelu(torch::Tensor& h, const torch::Tensor& table, const torch::Tensor& rows,
+                         const torch::Tensor& slope);
+torch::Tensor prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,
+                             const torch::Tensor& slope);
+kernels::PreluGradients bias_prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,
+                                            const torch::Tensor& slope, const torch::Tensor& rows,
+                                            int64_t table_rows);
+kernels::PreluGradients bias_prelu_tangent(torch::Tensor& u, const torch::Tensor& weight,
+                                           const torch::Tensor& table, const torch::Tensor& rows,
+                                           const torch::Tensor& h, const torch::Tensor& slope,
+                                           const torch::Tensor& dy);
+torch::Tensor sum_rows(const torch::Tensor& g, const torch::Tensor& rows, int64_t table_rows);
+std::pair<torch::Tensor, torch::Tensor> bias_norm_prelu(torch::Tensor& h,
+                                                        const torch::Tensor& table,
+                                                        const torch::Tensor& rows,
+                                                        const kernels::NormParts& norm,
+                                                        const torch::Tensor& slope);
+kernels::NormPreluGradients norm_prelu_backward(const torch::Tensor& gy,
+                                                const torch::Tensor& normalised,
+                                                const torch::Tensor& inverse_deviation,
+                                                const torch::Tensor& scale,
+                                                const torch::Tensor& shift,
+                                                const torch::Tensor& slope);
 
 void adam(torch::Tensor& p, const torch::Tensor& g, torch::Tensor& m, torch::Tensor& v,
           torch::Tensor& average, const torch::Tensor& dials, const AdamConstants& constants);

@@ -78,6 +78,19 @@ struct Norm {
   cuda::GroupNorm description;
 };
 
+// What a dense layer's kernel is told of h, the bias table and the rows in it.
+cuda::Dense dense(const Tensor& h, const Tensor& rows, int64_t table_rows,
+                  const Tensor& table = {}) {
+  return {type_of(h), h.size(0),
+          h.size(1),  table.defined() ? table.data_ptr() : nullptr,
+          table_rows, rows.defined() ? rows.data_ptr<int64_t>() : nullptr};
+}
+
+// A place for the sums of each block, which together are a slope's gradient [1].
+Tensor slope_sums(const Tensor& h) {
+  return torch::empty({cuda::dense_blocks(h.size(1))}, h.options());
+}
+
 cuda::Image shape_of(const Tensor& x) {
   return {type_of(x), x.size(0), x.size(2) * x.size(3), x.size(1)};
 }
@@ -182,6 +195,83 @@ Tensor fir(const Tensor& x, int64_t out_height, int64_t out_width, const FirStep
              steps.up, steps.down, steps.pad, steps.gain},
             in.data_ptr(), out.data_ptr(), stream());
   return out;
+}
+
+Tensor bias_prelu(Tensor& h, const Tensor& table, const Tensor& rows, const Tensor& slope) {
+  const c10::cuda::CUDAGuard guard(h.device());
+  auto y = torch::empty_like(h);
+  cuda::bias_prelu(dense(h, rows, table.size(0), table), h.data_ptr(), slope.data_ptr(),
+                   y.data_ptr(), stream());
+  return y;
+}
+
+Tensor prelu_backward(const Tensor& gy, const Tensor& h, const Tensor& slope) {
+  const c10::cuda::CUDAGuard guard(h.device());
+  auto gh = torch::empty_like(h);
+  cuda::prelu_backward(dense(h, {}, 0), gy.data_ptr(), h.data_ptr(), slope.data_ptr(),
+                       gh.data_ptr(), stream());
+  return gh;
+}
+
+kernels::PreluGradients bias_prelu_backward(const Tensor& gy, const Tensor& h, const Tensor& slope,
+                                            const Tensor& rows, int64_t table_rows) {
+  const c10::cuda::CUDAGuard guard(h.device());
+  auto gh = torch::empty_like(h);
+  auto table = torch::empty({table_rows, h.size(1)}, h.options());
+  auto sums = slope_sums(h);
+  cuda::bias_prelu_backward(dense(h, rows, table_rows), gy.data_ptr(), h.data_ptr(),
+                            slope.data_ptr(), gh.data_ptr(), table.data_ptr(), sums.data_ptr(),
+                            stream());
+  return {gh, table, sums.sum(0, /*keepdim=*/true)};
+}
+
+kernels::PreluGradients bias_prelu_tangent(Tensor& u, const Tensor& weight, const Tensor& table,
+                                           const Tensor& rows, const Tensor& h, const Tensor& slope,
+                                           const Tensor& dy) {
+  const c10::cuda::CUDAGuard guard(u.device());
+  const bool bent = slope.defined();
+  auto g_table = torch::empty_like(table);
+  auto sums = bent ? slope_sums(u) : Tensor();
+  const auto given = [&](const Tensor& x) { return bent ? x.data_ptr() : nullptr; };
+  cuda::bias_prelu_tangent(dense(u, rows, table.size(0), table), u.data_ptr(), weight.data_ptr(),
+                           given(h), given(slope), dy.data_ptr(), g_table.data_ptr(), given(sums),
+                           stream());
+  return {u, g_table, bent ? sums.sum(0, /*keepdim=*/true) : Tensor()};
+}
+
+Tensor sum_rows(const Tensor& g, const Tensor& rows, int64_t table_rows) {
+  const c10::cuda::CUDAGuard guard(g.device());
+  auto sums = torch::empty({table_rows, g.size(1)}, g.options());
+  cuda::sum_rows(dense(g, rows, table_rows), g.data_ptr(), sums.data_ptr(), stream());
+  return sums;
+}
+
+std::pair<Tensor, Tensor> bias_norm_prelu(Tensor& h, const Tensor& table, const Tensor& rows,
+                                          const kernels::NormParts& norm, const Tensor& slope) {
+  const c10::cuda::CUDAGuard guard(h.device());
+  auto y = torch::empty_like(h);
+  auto inverse = torch::empty_like(norm.scale);
+  cuda::bias_norm_prelu(dense(h, rows, table.size(0), table),
+                        {norm.scale.data_ptr(), norm.shift.data_ptr(), norm.running_mean.data_ptr(),
+                         norm.running_variance.data_ptr(), norm.momentum, norm.eps},
+                        h.data_ptr(), slope.data_ptr(), y.data_ptr(), inverse.data_ptr(), stream());
+  return {y, inverse};
+}
+
+kernels::NormPreluGradients norm_prelu_backward(const Tensor& gy, const Tensor& normalised,
+                                                const Tensor& inverse_deviation,
+                                                const Tensor& scale, const Tensor& shift,
+                                                const Tensor& slope) {
+  const c10::cuda::CUDAGuard guard(gy.device());
+  auto gh = torch::empty_like(normalised);
+  auto g_scale = torch::empty_like(scale);
+  auto g_shift = torch::empty_like(shift);
+  auto sums = slope_sums(normalised);
+  cuda::norm_prelu_backward(
+      dense(normalised, {}, 0), {scale.data_ptr(), shift.data_ptr(), nullptr, nullptr, 0.0, 0.0},
+      gy.data_ptr(), normalised.data_ptr(), inverse_deviation.data_ptr(), slope.data_ptr(),
+      gh.data_ptr(), g_scale.data_ptr(), g_shift.data_ptr(), sums.data_ptr(), stream());
+  return {gh, g_scale, g_shift, sums.sum(0, /*keepdim=*/true)};
 }
 
 void adam(Tensor& p, const Tensor& g, Tensor& m, Tensor& v, Tensor& average, const Tensor& dials,

@@ -30,6 +30,35 @@ std::tuple<torch::Tensor, torch::Tensor> scaled_with_sums(const torch::Tensor&, 
 torch::Tensor concatenate(const torch::Tensor&, const torch::Tensor&) { missing(); }
 std::tuple<torch::Tensor, torch::Tensor> separate(const torch::Tensor&, int64_t) { missing(); }
 torch::Tensor fir(const torch::Tensor&, int64_t, int64_t, const FirSteps&) { missing(); }
+torch::Tensor bias_prelu(torch::Tensor&, const torch::Tensor&, const torch::Tensor&,
+                         const torch::Tensor&) {
+  missing();
+}
+torch::Tensor prelu_backward(const torch::Tensor&, const torch::Tensor&, const torch::Tensor&) {
+  missing();
+}
+kernels::PreluGradients bias_prelu_backward(const torch::Tensor&, const torch::Tensor&,
+                                            const torch::Tensor&, const torch::Tensor&, int64_t) {
+  missing();
+}
+kernels::PreluGradients bias_prelu_tangent(torch::Tensor&, const torch::Tensor&,
+                                           const torch::Tensor&, const torch::Tensor&,
+                                           const torch::Tensor&, const torch::Tensor&,
+                                           const torch::Tensor&) {
+  missing();
+}
+torch::Tensor sum_rows(const torch::Tensor&, const torch::Tensor&, int64_t) { missing(); }
+std::pair<torch::Tensor, torch::Tensor> bias_norm_prelu(torch::Tensor&, const torch::Tensor&,
+                                                        const torch::Tensor&,
+                                                        const kernels::NormParts&,
+                                                        const torch::Tensor&) {
+  missing();
+}
+kernels::NormPreluGradients norm_prelu_backward(const torch::Tensor&, const torch::Tensor&,
+                                                const torch::Tensor&, const torch::Tensor&,
+                                                const torch::Tensor&, const torch::Tensor&) {
+  missing();
+}
 void adam(torch::Tensor&, const torch::Tensor&, torch::Tensor&, torch::Tensor&, torch::Tensor&,
           const torch::Tensor&, const AdamConstants&) {
   missing();

@@ -80,9 +80,11 @@ Tensor forward_pass(std::vector<Layer>& chain, Tensor x) {
     l.x = x;
     auto h = kernels::product(x, l.weight.t());
     if (l.norm.scale.defined()) {
-      std::tie(x, l.inverse) = kernels::bias_norm_prelu(
-          h, l.table, l.rows, l.norm.scale, l.norm.shift, l.norm.running_mean,
-          l.norm.running_variance, l.norm.momentum, l.norm.eps, l.slope);
+      std::tie(x, l.inverse) =
+          kernels::bias_norm_prelu(h, l.table, l.rows,
+                                   {l.norm.scale, l.norm.shift, l.norm.running_mean,
+                                    l.norm.running_variance, l.norm.momentum, l.norm.eps},
+                                   l.slope);
       l.h = h;
     } else if (l.slope.defined()) {
       x = kernels::bias_prelu(h, l.table, l.rows, l.slope);

@@ -68,6 +68,39 @@ struct Fir {
 };
 void fir(const Fir& shape, const void* x, void* y, Stream stream);
 
+// What a dense layer does beside its products, see ops/dense_kernels.h: matrices [rows, columns],
+// float32 or float64, with the bias of row i in row table_row_of[i] of the table, or in its only
+// one where that is null. Gradients of a slope come as a sum for each of dense_blocks(columns)
+// blocks.
+struct Dense {
+  Type type;
+  int64_t rows, columns;
+  const void* table;  // not looked at where nothing is added
+  int64_t table_rows;
+  const int64_t* table_row_of;
+};
+struct BatchNorm {
+  const void *scale, *shift;
+  void *running_mean, *running_variance;
+  double momentum, eps;
+};
+int64_t dense_blocks(int64_t columns);
+void bias_prelu(const Dense& dense, void* h, const void* slope, void* y, Stream stream);
+void prelu_backward(const Dense& dense, const void* g, const void* h, const void* slope, void* gh,
+                    Stream stream);
+void bias_prelu_backward(const Dense& dense, const void* g, const void* h, const void* slope,
+                         void* gh, void* g_table, void* g_slope, Stream stream);
+// Without a PReLU h, slope and g_slope are null.
+void bias_prelu_tangent(const Dense& dense, void* u, const void* weight, const void* h,
+                        const void* slope, const void* dy, void* g_table, void* g_slope,
+                        Stream stream);
+void sum_rows(const Dense& dense, const void* g, void* sums, Stream stream);
+void bias_norm_prelu(const Dense& dense, const BatchNorm& norm, void* h, const void* slope, void* y,
+                     void* inverse, Stream stream);
+void norm_prelu_backward(const Dense& dense, const BatchNorm& norm, const void* g, const void* h,
+                         const void* inverse, const void* slope, void* gh, void* g_scale,
+                         void* g_shift, void* g_slope, Stream stream);
+
 struct Adam {
   Type type;  // float32 or float64
   int64_t count;
