@@ -1,5 +1,6 @@
-// One training iteration of the paper's toy and CIFAR-10 models: both updates, Adam, averages.
-// DDAEBM_BENCH_DEVICE=cuda runs it on a GPU as a CUDA graph.
+// One training iteration of the paper's models (both updates, Adam, averages), sampling, scoring.
+// DDAEBM_BENCH_DEVICE=cuda runs on a GPU, iterations as a CUDA graph; DDAEBM_BENCH_PRECISION names
+// the image networks' precision, bf16 if left out.
 
 #include <cstdlib>
 #include <functional>
@@ -10,8 +11,10 @@
 #include <torch/cuda.h>
 
 #include "ddaebm/data/source.h"
+#include "ddaebm/io/file.h"
 #include "ddaebm/ops/tuning.h"
 #include "ddaebm/train/graph.h"
+#include "ddaebm/train/memory.h"
 #include "ddaebm/train/model.h"
 #include "ddaebm/train/settings.h"
 
@@ -23,31 +26,47 @@ torch::Device device() {
   return parse_device(name != nullptr ? name : "cpu");
 }
 
-// Runs one iteration of a method on data that `draw` makes, again and again.
-void steps(benchmark::State& state, const RunSettings& settings, const std::vector<int64_t>& event,
+torch::TensorOptions floats() { return torch::TensorOptions(torch::kFloat).device(device()); }
+
+void finish() {
+  if (device().is_cuda()) torch::cuda::synchronize();
+}
+
+// A method with what trains it.
+struct Subject {
+  Subject(const RunSettings& settings, const std::vector<int64_t>& event)
+      : method(settings.method_settings->build(event, floats())),
+        optimizer(*method, settings.train.optimizer) {}
+  std::unique_ptr<Method> method;
+  Optimizer optimizer;
+};
+
+// Runs one iteration on data that `draw` makes, again and again.
+void steps(benchmark::State& state, Subject& subject,
            const std::function<torch::Tensor(Random&)>& draw) {
-  const auto options = torch::TensorOptions(torch::kFloat).device(device());
-  const auto method = settings.method_settings->build(event, options);
-  Optimizer optimizer(*method, settings.train.optimizer);
   Random random(device());
-  const auto progress = torch::zeros({}, options);
+  const auto progress = torch::zeros({}, floats());
   std::vector<torch::Tensor> changed;
-  for (const auto& [name, tensor] : optimizer.state()) changed.push_back(tensor);
-  RepeatedStep step(
-      [&] {
-        method->step(draw(random), progress, random,
-                     [&](size_t player, const torch::Tensor& loss, bool last) {
-                       optimizer.update(player, loss, last);
-                     });
-        optimizer.average_buffers();
-      },
-      changed, device());
-  int64_t iteration = 0;
+  for (const auto& [name, tensor] : subject.optimizer.state()) changed.push_back(tensor);
+  const auto iteration = [&] {
+    subject.method->step(draw(random), progress, random,
+                         [&](size_t player, const torch::Tensor& loss, bool last) {
+                           subject.optimizer.update(player, loss, last);
+                         });
+    subject.optimizer.average_buffers();
+  };
+  if (const auto peak = peak_memory(iteration, device())) {
+    double bytes = static_cast<double>(*peak);
+    for (const auto& tensor : changed) bytes += static_cast<double>(tensor.nbytes());
+    state.counters["GB"] = bytes / 1e9;
+  }
+  RepeatedStep step(iteration, changed, device());
+  int64_t i = 0;
   for (auto _ : state) {
-    random.restart(Random::kTraining, static_cast<uint64_t>(iteration));
-    optimizer.set_iteration(iteration++, 100000);
+    random.restart(Random::kTraining, static_cast<uint64_t>(i));
+    subject.optimizer.set_iteration(i++, 100000);
     step();
-    if (device().is_cuda()) torch::cuda::synchronize();
+    finish();
   }
   state.SetItemsProcessed(state.iterations() * state.range(0));
 }
@@ -55,28 +74,83 @@ void steps(benchmark::State& state, const RunSettings& settings, const std::vect
 void toy_step(benchmark::State& state) {
   const RunSettings settings(ConfigFile::parse("data.name = '25gaussians'", "bench"));
   const auto source = open_data(settings.data, device());
-  steps(state, settings, source->event(),
-        [&](Random& random) { return source->draw(state.range(0), random); });
+  Subject subject(settings, source->event());
+  steps(state, subject, [&](Random& random) { return source->draw(state.range(0), random); });
 }
 BENCHMARK(toy_step)->Arg(200)->Arg(1000)->Unit(benchmark::kMillisecond)->UseRealTime();
 
-// The CIFAR-10 networks, in the precision that DDAEBM_BENCH_PRECISION names.
-void cifar10_step(benchmark::State& state) {
-  if (device().is_cpu()) {
-    state.SkipWithError("minutes a step on a CPU: set DDAEBM_BENCH_DEVICE=cuda");
-    return;
+// The networks of a preset, and images of noise in their place.
+struct Images {
+  explicit Images(const std::string& preset)
+      : event(event_of(preset)), subject(read(preset), event) {}
+  torch::Tensor noise(int64_t n, Random& random) const {
+    return random.normal({n, event[0], event[1], event[2]}, floats()).clamp(-1, 1);
   }
-  const char* precision = std::getenv("DDAEBM_BENCH_PRECISION");
-  const std::string text = std::string("image_net.precision = '") +
-                           (precision != nullptr ? precision : "bf16") +
-                           "'\ngame.reconstruction = 'mse'\n";
-  const RunSettings settings(ConfigFile::parse(text, "bench"));
-  const std::vector<int64_t> shape = {state.range(0), 3, 32, 32};
-  steps(state, settings, {3, 32, 32}, [&](Random& random) {
-    return random.normal(shape, torch::TensorOptions(torch::kFloat)).clamp(-1, 1);
-  });
+
+  std::vector<int64_t> event;
+  Subject subject;
+
+ private:
+  static std::vector<int64_t> event_of(const std::string& preset) {
+    const int64_t side = preset == "celeba64-paper" ? 64 : preset == "lsun128-paper" ? 128 : 32;
+    return {3, side, side};
+  }
+  static RunSettings read(const std::string& preset) {
+    const std::string path = std::string(DDAEBM_PRESETS) + "/" + preset + ".toml";
+    auto file = ConfigFile::parse(read_file(path), path);
+    const char* precision = std::getenv("DDAEBM_BENCH_PRECISION");
+    file.set(std::string("image_net.precision=") + (precision != nullptr ? precision : "bf16"));
+    return RunSettings(file);
+  }
+};
+
+bool skipped(benchmark::State& state) {
+  if (!device().is_cpu()) return false;
+  state.SkipWithError("minutes on a CPU: set DDAEBM_BENCH_DEVICE=cuda");
+  return true;
 }
-BENCHMARK(cifar10_step)->Arg(64)->Arg(256)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+void image_step(benchmark::State& state, const std::string& preset) {
+  if (skipped(state)) return;
+  Images images(preset);
+  steps(state, images.subject,
+        [&](Random& random) { return images.noise(state.range(0), random); });
+}
+
+// Four steps of the generator, from noise to images on the device.
+void image_sample(benchmark::State& state, const std::string& preset) {
+  if (skipped(state)) return;
+  Images images(preset);
+  images.subject.method->module().eval();
+  Random random(device());
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(images.subject.method->sample(state.range(0), random));
+    finish();
+  }
+  state.SetItemsProcessed(state.iterations() * state.range(0));
+}
+
+// E of images on the device.
+void image_score(benchmark::State& state, const std::string& preset) {
+  if (skipped(state)) return;
+  Images images(preset);
+  images.subject.method->module().eval();
+  Random random(device());
+  const auto x = images.noise(state.range(0), random);
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(images.subject.method->log_density(x));
+    finish();
+  }
+  state.SetItemsProcessed(state.iterations() * state.range(0));
+}
+
+#define DDAEBM_IMAGES(what, name, preset) \
+  BENCHMARK_CAPTURE(what, name, preset)->Unit(benchmark::kMillisecond)->UseRealTime()
+DDAEBM_IMAGES(image_step, cifar10, "cifar10-paper")->Arg(64)->Arg(256);
+DDAEBM_IMAGES(image_step, celeba64, "celeba64-paper")->Arg(32);
+DDAEBM_IMAGES(image_step, lsun128, "lsun128-paper")->Arg(8);
+DDAEBM_IMAGES(image_sample, cifar10, "cifar10-paper")->Arg(500);
+DDAEBM_IMAGES(image_score, cifar10, "cifar10-paper")->Arg(500);
 
 }  // namespace
 }  // namespace ddaebm

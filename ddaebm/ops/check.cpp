@@ -172,8 +172,13 @@ std::vector<ImageCheck> image_checks() {
   }
   for (const bool silu : {true, false}) {
     for (const bool adaptive : {true, false}) {
-      for (const auto& [width, groups] :  // channels a group
-           {std::pair<int64_t, int64_t>{3, 2}, {6, 2}, {8, 2}, {4, 32}, {12, 8}}) {
+      struct Shape {
+        int64_t width, groups;  // channels a group
+        int64_t rows, columns;
+      };
+      // The last is large enough for a GPU to put several blocks to one group.
+      for (const auto& [width, groups, rows, columns] :
+           {Shape{3, 2, 5, 4}, {6, 2, 5, 4}, {8, 2, 5, 4}, {12, 8, 5, 4}, {4, 8, 35, 33}}) {
         const int64_t channels = width * groups;
         const GroupNormConfig config{.groups = groups, .silu = silu};
         const auto values =
@@ -181,12 +186,12 @@ std::vector<ImageCheck> image_checks() {
         checks.push_back(
             {fmt::format("group_norm{}{}, {} channels a group", silu ? " silu" : "",
                          adaptive ? " adaptive" : "", width),
-             {{3, channels, 5, 4}, values, values},
+             {{3, channels, rows, columns}, values, values},
              [=](const Inputs& in) { return group_norm(in[0], in[1], in[2], config); },
              [=](const Inputs& in) { return reference::group_norm(in[0], in[1], in[2], config); }});
         checks.push_back({fmt::format("group_norm{}{} of a sum, {} channels a group",
                                       silu ? " silu" : "", adaptive ? " adaptive" : "", width),
-                          {{3, channels, 5, 4}, values, values, {3, channels}},
+                          {{3, channels, rows, columns}, values, values, {3, channels}},
                           [=](const Inputs& in) {
                             return group_norm(in[0], in[3], in[1], in[2], config, Dropout());
                           },
@@ -198,13 +203,14 @@ std::vector<ImageCheck> image_checks() {
     }
   }
   for (const int64_t channels : {5, 8, 64}) {
-    const std::vector<int64_t> image = {3, channels, 6, 5};
+    const int64_t side = channels == 64 ? 36 : 6;
+    const std::vector<int64_t> image = {3, channels, side, side - 1};
     checks.push_back({fmt::format("residual, {} channels", channels),
                       {image, image, {channels}},
                       [](const Inputs& in) { return residual(in[0], in[1], in[2]); },
                       [](const Inputs& in) { return reference::residual(in[0], in[1], in[2]); }});
     checks.push_back({fmt::format("concatenate, {} channels", channels),
-                      {image, {3, 4, 6, 5}},
+                      {image, {3, 4, side, side - 1}},
                       [](const Inputs& in) { return concatenate(in[0], in[1]); },
                       [](const Inputs& in) { return reference::concatenate(in[0], in[1]); }});
   }
