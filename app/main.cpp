@@ -20,9 +20,7 @@ int complain(std::string message, int exit_code) {
   return exit_code;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   const bool trains = argc > 1 && std::string_view(argv[1]) == "train";
   ddaebm::ops::tune_process(trains ? argv : nullptr);
   CLI::App app(
@@ -54,4 +52,15 @@ int main(int argc, char** argv) {
     return complain(fmt::format("a bug, or out of memory: {}", e.what()), 1);
   }
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (...) {
+    std::fputs("ddaebm: out of memory, or standard error is gone\n", stderr);
+    return 1;
+  }
 }

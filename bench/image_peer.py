@@ -79,27 +79,27 @@ def embed(t, width, dtype):
 
 
 class Resample(nn.Module):
-    """Half or twice the size, or one pixel larger: the FIR filter (1, 3, 3, 1) on each channel, or
-    a box. The channels join the batch: as groups of a depthwise convolution autograd's second
-    derivative would visit them one by one, for a gradient of the kernel that nobody asks for."""
+    """Half or twice the size, or one pixel larger ("smooth"): the FIR filter (1, 3, 3, 1) along
+    both axes, or a box. FIR as products with its matrix: the double backward of a depthwise
+    convolution visits channel by channel, for a gradient of the filter that nobody asks for."""
 
-    def __init__(self, kind, fir):
+    def __init__(self, kind, size, fir):
         super().__init__()
         self.kind, self.fir = kind, fir
-        taps = torch.tensor([1.0, 3.0, 3.0, 1.0]) / 8
-        self.register_buffer("kernel", torch.outer(taps, taps)[None, None], persistent=False)
+        taps = torch.tensor([[[1.0, 3.0, 3.0, 1.0]]]) / 8
+        units = torch.eye(size)[:, None]
+        if kind == "half":
+            columns = F.conv1d(units, taps, stride=2, padding=1)
+        elif kind == "twice":
+            columns = F.conv_transpose1d(units, 2 * taps, stride=2, padding=1)
+        else:
+            columns = F.conv1d(units, taps, padding=2)
+        self.register_buffer("matrix", columns[:, 0], persistent=False)  # [size, new size]
 
     def forward(self, x):
-        if not self.fir:
-            return F.avg_pool2d(x, 2) if self.kind == "half" else F.interpolate(x, scale_factor=2)
-        planes = x.reshape(-1, 1, *x.shape[2:])
-        if self.kind == "half":
-            planes = F.conv2d(planes, self.kernel, stride=2, padding=1)
-        elif self.kind == "twice":
-            planes = F.conv_transpose2d(planes, 4 * self.kernel, stride=2, padding=1)
-        else:
-            planes = F.conv2d(planes, self.kernel, padding=2)
-        return planes.reshape(*x.shape[:2], *planes.shape[2:])
+        if self.fir:
+            return torch.einsum("ncij,ih,jw->nchw", x, self.matrix, self.matrix)
+        return F.avg_pool2d(x, 2) if self.kind == "half" else F.interpolate(x, scale_factor=2)
 
 
 class Norm(nn.GroupNorm):
@@ -149,7 +149,7 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """A BigGAN residual block, with attention after it where asked for."""
 
-    def __init__(self, settings, width, out, latent_width, resize=None, attend=False):
+    def __init__(self, settings, width, out, size, latent_width, resize=None, attend=False):
         super().__init__()
         self.norm0 = Norm(width, latent_width)
         self.conv0 = conv(width, out, 3)
@@ -158,7 +158,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(settings.dropout)
         self.conv1 = conv(out, out, 3, gain=1e-5)
         self.skip = conv(width, out, 1) if width != out or resize else nn.Identity()
-        self.resize = Resample(resize, settings.fir) if resize else None
+        self.resize = Resample(resize, size, settings.fir) if resize else None
         self.attention = Attention(out) if attend else nn.Identity()
 
     def forward(self, x, time_code, latent):
@@ -173,9 +173,9 @@ class Block(nn.Module):
 class Pyramid(nn.Module):
     """The input's own way down one size, added to the features h there."""
 
-    def __init__(self, width, out):
+    def __init__(self, width, out, size):
         super().__init__()
-        self.smooth = Resample("smooth", True)
+        self.smooth = Resample("smooth", size, True)
         self.conv = conv(width, out, 3, stride=2, padding=0)
 
     def forward(self, x, h):
@@ -197,25 +197,27 @@ class UNet(nn.Module):
             return Block(s, *arguments, latent_width, **how)
 
         for i, multiplier in enumerate(s.multipliers):
+            size = s.size >> i
             for _ in range(blocks):
-                self.down.append(block(width, s.channels * multiplier,
-                                       attend=s.size >> i in s.attention))
+                self.down.append(block(width, s.channels * multiplier, size,
+                                       attend=size in s.attention))
                 width = s.channels * multiplier
                 skips.append(width)
             if i + 1 < levels:
-                self.down.append(block(width, width, resize="half"))
+                self.down.append(block(width, width, size, resize="half"))
                 if s.fir:
-                    self.down.append(Pyramid(pyramid, width))
+                    self.down.append(Pyramid(pyramid, width, size))
                     pyramid = width
                 skips.append(width)
-        self.middle.extend([block(width, width, attend=True), block(width, width)])
+        self.middle.extend([block(width, width, size, attend=True), block(width, width, size)])
         for i in reversed(range(levels)):
+            size = s.size >> i
             for b in range(blocks + 1):
-                self.up.append(block(width + skips.pop(), s.channels * s.multipliers[i],
-                                     attend=b == blocks and s.size >> i in s.attention))
+                self.up.append(block(width + skips.pop(), s.channels * s.multipliers[i], size,
+                                     attend=b == blocks and size in s.attention))
                 width = s.channels * s.multipliers[i]
             if i > 0:
-                self.up.append(block(width, width, resize="twice"))
+                self.up.append(block(width, width, size, resize="twice"))
         self.last = nn.Sequential(Norm(width), nn.SiLU(), conv(width, 3, 3, gain=1e-5))
 
     def features(self, x, t, latent=None):
@@ -288,13 +290,13 @@ class Encoder(nn.Module):
 
 
 class HalvingBlock(nn.Module):
-    def __init__(self, width, out, time_width):
+    def __init__(self, width, out, size, time_width):
         super().__init__()
         self.conv0 = conv(width, out, 3)
         self.conv1 = conv(out, out, 3, gain=1e-5)
         self.time = linear(time_width, out)
         self.skip = conv(width, out, 1, bias=False)
-        self.halve = Resample("half", True)
+        self.halve = Resample("half", size, True)
 
     def forward(self, x, time_code):
         h = self.conv0(F.leaky_relu(x, 0.2)) + self.time(time_code)[:, :, None, None]
@@ -308,8 +310,9 @@ class LargeEncoder(nn.Module):
         self.time = TimeMap(settings.encoder_time)
         widths = [settings.encoder_width * m for m in (2, 4, 8, 8, 8, 8, 8)]
         self.first = conv(6, widths[0], 1)
-        self.blocks = nn.ModuleList([HalvingBlock(width, out, settings.encoder_time)
-                                     for width, out in zip(widths, widths[1:])])
+        self.blocks = nn.ModuleList([
+            HalvingBlock(width, out, settings.size >> i, settings.encoder_time)
+            for i, (width, out) in enumerate(zip(widths, widths[1:]))])
         self.last = conv(widths[-1] + 1, widths[-1], 3)
         self.mean = linear(widths[-1], settings.latent)
         self.logvar = linear(widths[-1], settings.latent)
@@ -346,15 +349,15 @@ class Diffusion:
         a_bar = torch.sqrt(1 - beta).cumprod(0)
         noise = 1 - a_bar**2
         variance = (beta[1:] * noise[:-1] / noise[1:]).clamp(min=1e-4)
-        silent = variance.sqrt()
-        silent[0] = 0  # x_0 gets no noise
+        deviation = variance.sqrt()
+        deviation[0] = 0  # x_0 gets no noise
         weight = torch.ones(steps)
         if settings.importance:
             whole, half = settings.importance
             weight = whole * time_[1:] ** (math.log(half / whole) / math.log(0.5))
         tables = {"a_bar": a_bar, "sigma_bar": noise.sqrt(), "a_next": torch.sqrt(1 - beta[1:]),
                   "sigma_next": beta[1:].sqrt(), "c_x0": beta[1:] * a_bar[:-1] / noise[1:],
-                  "c_next": noise[:-1] * torch.sqrt(1 - beta[1:]) / noise[1:], "std": silent,
+                  "c_next": noise[:-1] * torch.sqrt(1 - beta[1:]) / noise[1:], "std": deviation,
                   "recon_variance": variance.clamp(min=variance[1].item()), "weight": weight}
         self.tables = {name: table.to(device, dtype) for name, table in tables.items()}
         self.steps = steps
@@ -632,8 +635,9 @@ def measure(arguments):
     while time.perf_counter() < end or len(rounds) < 3:
         rounds.append(milliseconds(5 if cuda else 1))
     ms = sorted(rounds)[len(rounds) // 2]
-    peak = torch.cuda.max_memory_allocated() / 1e9 if cuda else None
-    return {"ms": ms, "images_per_s": 1000 * n / ms, "peak_gb": peak, "parameters": counts}
+    peak = round(torch.cuda.max_memory_allocated() / 1e9, 2) if cuda else None
+    return {"ms": round(ms, 3), "images_per_s": round(1000 * n / ms, 2), "peak_gb": peak,
+            "parameters": counts}
 
 
 if __name__ == "__main__":

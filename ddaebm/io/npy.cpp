@@ -290,7 +290,7 @@ void write_npz(const std::filesystem::path& path,
                               ZIP_FL_ENC_UTF_8)
                : -1;
     if (index < 0) fail("{}: cannot be added: {}", where, zip_strerror(archive.get()));
-    source.release();
+    (void)source.release();  // the archive owns it now
     const auto added = static_cast<zip_uint64_t>(index);
     zip_set_file_compression(archive.get(), added, ZIP_CM_STORE, 0);
     // 1 January 1980, so that the same arrays give the same bytes.
@@ -299,7 +299,7 @@ void write_npz(const std::filesystem::path& path,
   if (zip_close(archive.get()) != 0) {
     fail("{}: cannot be packed: {}", path.string(), zip_strerror(archive.get()));
   }
-  archive.release();
+  (void)archive.release();  // closing freed it
   const std::string bytes = contents(target.get());
   TORCH_CHECK(!bytes.empty(), "write_npz: libzip gave no archive");
   write_file(path, bytes);

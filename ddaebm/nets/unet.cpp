@@ -17,7 +17,7 @@ bool UNetImpl::attends(int64_t size) const {
 
 UNetImpl::UNetImpl(int64_t image_channels, int64_t size, int64_t steps, int64_t blocks,
                    int64_t latent_width, const ImageNetConfig& config)
-    : config_(config), size_(size), blocks_(blocks) {
+    : config_(config) {
   if (config.multipliers.empty()) {
     fail("image_net.multipliers is empty; give one number for each size, such as [1, 2, 2, 2]");
   }

@@ -29,7 +29,6 @@ struct UNetImpl : torch::nn::Module {
   Pass begin(const torch::Tensor& x, const torch::Tensor& t, const torch::Tensor& latent);
 
   ImageNetConfig config_;
-  int64_t size_, blocks_;
   torch::Tensor embeddings_;  // [T, channels]
   Linear time0_{nullptr}, time1_{nullptr};
   Conv in_{nullptr};

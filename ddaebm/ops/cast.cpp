@@ -30,7 +30,7 @@ struct CastAll : Function<CastAll> {
     ctx->save_for_backward(tensors);
     return cast(tensors, tensors, type);
   }
-  static variable_list backward(AutogradContext* ctx, variable_list given) {
+  static variable_list backward(AutogradContext* ctx, const variable_list& given) {
     const auto saved = ctx->get_saved_variables();
     const auto type = saved[0].scalar_type();
     variable_list found;

@@ -54,7 +54,7 @@ DigitClassifier digit_classifier(const DataConfig& data, torch::Device device) {
     return DigitSet{images.pixels, images.labels};
   };
   std::unique_ptr<Progress> bar;
-  const auto made =
+  auto made =
       train_digit_classifier(digits(Split::train), digits(Split::test), device, {},
                              [&](int64_t done, int64_t total, double loss) {
                                if (!bar)

@@ -144,7 +144,7 @@ std::vector<std::string> import_checkpoint(const AuthorsCheckpoint& checkpoint,
       continue;
     }
     for (const auto& [name, tensor] : tensors) {
-      const auto our_name = our_image_name(network + "." + name, method->module());
+      const auto our_name = our_image_name(fmt::format("{}.{}", network, name), method->module());
       const auto target = our_name ? ours.find(*our_name) : ours.end();
       if (target == ours.end()) {
         fail(

@@ -54,7 +54,7 @@ torch::Device parse_device(const std::string& name) {
   return {torch::kCUDA, static_cast<c10::DeviceIndex>(index)};
 }
 
-Model::Model(Method& method, Units units, torch::TensorOptions options)
+Model::Model(Method& method, const Units& units, torch::TensorOptions options)
     : method_(&method),
       units_(units.to(options.dtype(torch::kDouble))),
       options_(options),

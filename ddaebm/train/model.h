@@ -18,7 +18,7 @@ torch::Device parse_device(const std::string& name);
 // Uses a method as it stands: x and samples are in the data's own units.
 class Model {
  public:
-  Model(Method& method, Units units, torch::TensorOptions options);
+  Model(Method& method, const Units& units, torch::TensorOptions options);
   // A trained run: the averaged weights of its newest checkpoint. Reads that folder alone.
   static Model load(const std::filesystem::path& run, torch::Device device);
 
