@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """Times the image models on a GPU, ours beside plain PyTorch (image_peer.py): a training step of
 each preset, sampling and scoring. The peer is checked against the golden vectors first; then it runs
-as it comes (float32), with TF32, and with bfloat16 and channels last, each also under torch.compile
-where that takes the double backward. All take turns for a few rounds. Prints a table for
+as it comes (float32), with TF32, with bfloat16 and channels last, and with that under torch.compile
+(which takes minutes to start). All take turns for a few rounds. Prints a table for
 docs/performance.md."""
 
 import argparse

@@ -304,19 +304,18 @@ std::pair<torch::Tensor, torch::Tensor> bias_norm_prelu(torch::Tensor& h,
                                                         const NormParts& norm,
                                                         const torch::Tensor& slope) {
   if (!h.is_cpu()) return gpu::bias_norm_prelu(h, table, rows, norm, slope);
-  const auto& [scale, shift, running_mean, running_variance, momentum, eps] = norm;
   const int64_t n = h.size(0);
   const double unbiased = static_cast<double>(n) / static_cast<double>(std::max<int64_t>(n - 1, 1));
   auto y = torch::empty_like(h);
-  auto inverse = torch::empty_like(scale);
+  auto inverse = torch::empty_like(norm.scale);
   AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "bias_norm_prelu", [&] {
     const BiasRows<scalar_t> bias(table, rows);
     const int64_t c = h.size(1);
     const scalar_t a = *slope.data_ptr<scalar_t>();
-    const auto* gain = scale.data_ptr<scalar_t>();
-    const auto* offset = shift.data_ptr<scalar_t>();
-    auto* mean_out = running_mean.data_ptr<scalar_t>();
-    auto* variance_out = running_variance.data_ptr<scalar_t>();
+    const auto* gain = norm.scale.data_ptr<scalar_t>();
+    const auto* offset = norm.shift.data_ptr<scalar_t>();
+    auto* mean_out = norm.running_mean.data_ptr<scalar_t>();
+    auto* variance_out = norm.running_variance.data_ptr<scalar_t>();
     auto* hp = h.data_ptr<scalar_t>();
     auto* yp = y.data_ptr<scalar_t>();
     auto* inv = inverse.data_ptr<scalar_t>();
@@ -335,10 +334,11 @@ std::pair<torch::Tensor, torch::Tensor> bias_norm_prelu(torch::Tensor& h,
       for (int64_t j = first; j < last; ++j) {
         const double m = mean[static_cast<size_t>(j - first)];
         const double v = squares[static_cast<size_t>(j - first)] / static_cast<double>(n);
-        inv[j] = static_cast<scalar_t>(1.0 / std::sqrt(v + eps));
-        mean_out[j] = static_cast<scalar_t>((1.0 - momentum) * mean_out[j] + momentum * m);
-        variance_out[j] =
-            static_cast<scalar_t>((1.0 - momentum) * variance_out[j] + momentum * v * unbiased);
+        inv[j] = static_cast<scalar_t>(1.0 / std::sqrt(v + norm.eps));
+        mean_out[j] =
+            static_cast<scalar_t>((1.0 - norm.momentum) * mean_out[j] + norm.momentum * m);
+        variance_out[j] = static_cast<scalar_t>((1.0 - norm.momentum) * variance_out[j] +
+                                                norm.momentum * v * unbiased);
       }
       for (int64_t i = 0; i < n; ++i) {
         const int64_t at = i * c + first;
