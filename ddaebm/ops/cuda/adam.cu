@@ -30,9 +30,9 @@ void launch(const Adam& c, void* p, const void* g, void* m, void* v, void* avera
             cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>((c.count + kThreads - 1) / kThreads);
   if (blocks == 0) return;
-  adam_kernel<T><<<blocks, kThreads, 0, stream>>>(c, static_cast<T*>(p), static_cast<const T*>(g),
-                                                  static_cast<T*>(m), static_cast<T*>(v),
-                                                  static_cast<T*>(average));
+  ops::cuda::launch(adam_kernel<T>, blocks, kThreads, 1, stream, c, static_cast<T*>(p),
+                    static_cast<const T*>(g), static_cast<T*>(m), static_cast<T*>(v),
+                    static_cast<T*>(average));
 }
 
 }  // namespace
@@ -42,7 +42,6 @@ void adam(const Adam& constants, void* p, const void* g, void* m, void* v, void*
   const auto on = static_cast<cudaStream_t>(stream);
   if (constants.type == Type::float32) launch<float>(constants, p, g, m, v, average, on);
   if (constants.type == Type::float64) launch<double>(constants, p, g, m, v, average, on);
-  check_launch("adam");
 }
 
 }  // namespace ddaebm::ops::cuda

@@ -49,13 +49,13 @@ struct Tile {
   }
   // Over the column's threads, given to all of them.
   __device__ T sum(T mine) const {
-    __shared__ T all[kRows][kColumns];
+    DDAEBM_SHARED(T, all, kRows * kColumns);
     __syncthreads();
-    all[row][threadIdx.x % kColumns] = mine;
+    all[threadIdx.x] = mine;
     __syncthreads();
     T total = 0;
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) total += all[r][threadIdx.x % kColumns];
+    for (int r = 0; r < kRows; ++r) total += all[r * kColumns + threadIdx.x % kColumns];
     return total;
   }
   // Over the block's columns too, written by one thread.
@@ -237,7 +237,6 @@ void dispatch(const Dense& dense, const F& f) {
   if (dense.type == Type::float32) f(float());
   if (dense.type == Type::float64) f(double());
   if (dense.type == Type::bfloat16) throw std::runtime_error("dense layers: no bfloat16");
-  check_launch("a dense layer");
 }
 
 // How many blocks share the rows, where nothing is summed over them.
@@ -250,7 +249,7 @@ template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Dense, Parameters...), const Dense& dense, unsigned rows, Stream stream,
             Arguments... arguments) {
   const dim3 blocks(static_cast<unsigned>(dense_blocks(dense.columns)), rows);
-  kernel<<<blocks, kColumns * kRows, 0, static_cast<cudaStream_t>(stream)>>>(dense, arguments...);
+  ops::cuda::launch(kernel, blocks, kColumns * kRows, 1, stream, dense, arguments...);
 }
 
 }  // namespace

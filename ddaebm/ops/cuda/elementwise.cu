@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kSpanThreads)
     scaled_with_sums_kernel(Image shape, Team team, const T* g, typename Wide<T>::type gain, T* y,
                             typename Wide<T>::type* sums) {
   using A = typename Wide<T>::type;
-  __shared__ A scratch[kSpanScratch];
+  DDAEBM_SHARED(A, scratch, kSpanScratch);
   const Span<T, V> span(shape.pixels, shape.channels, team);
   g += span.offset;
   y += span.offset;
@@ -106,12 +106,10 @@ void move_channels(const Image& shape, int64_t first, void* a, void* b, void* wh
     constexpr int V = decltype(vector)::value;
     const int64_t count = shape.images * shape.pixels * shape.channels / V;
     if (count == 0) return;
-    channels_kernel<T, V, Together>
-        <<<blocks_for(count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-            count, static_cast<int>(shape.channels), static_cast<int>(first), static_cast<T*>(a),
-            static_cast<T*>(b), static_cast<T*>(whole));
+    launch(channels_kernel<T, V, Together>, blocks_for(count), kThreads, 1, stream, count,
+           static_cast<int>(shape.channels), static_cast<int>(first), static_cast<T*>(a),
+           static_cast<T*>(b), static_cast<T*>(whole));
   });
-  check_launch("move_channels");
 }
 
 }  // namespace
@@ -124,12 +122,10 @@ void scaled_sum(const Image& shape, const void* a, const void* b, const void* bi
     constexpr int V = decltype(vector)::value;
     const int64_t count = shape.images * shape.pixels * shape.channels / V;
     if (count == 0) return;
-    scaled_sum_kernel<T, V><<<blocks_for(count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        count, static_cast<int>(shape.channels), static_cast<const T*>(a),
-        static_cast<const T*>(b), static_cast<const A*>(bias), static_cast<A>(gain),
-        static_cast<T*>(y));
+    launch(scaled_sum_kernel<T, V>, blocks_for(count), kThreads, 1, stream, count,
+           static_cast<int>(shape.channels), static_cast<const T*>(a), static_cast<const T*>(b),
+           static_cast<const A*>(bias), static_cast<A>(gain), static_cast<T*>(y));
   });
-  check_launch("scaled_sum");
 }
 
 void scaled_with_sums(const Image& shape, const void* g, double gain, void* y, void* sums,

@@ -61,9 +61,9 @@ void launch(const Fir& shape, const void* x, void* y, cudaStream_t stream) {
   const auto* from = static_cast<const T*>(x);
   auto* to = static_cast<T*>(y);
   if (shape.up == 2) {
-    fir_kernel<T, V, 2><<<blocks, kThreads, 0, stream>>>(shape, from, to, count);
+    ops::cuda::launch(fir_kernel<T, V, 2>, blocks, kThreads, 1, stream, shape, from, to, count);
   } else {
-    fir_kernel<T, V, 1><<<blocks, kThreads, 0, stream>>>(shape, from, to, count);
+    ops::cuda::launch(fir_kernel<T, V, 1>, blocks, kThreads, 1, stream, shape, from, to, count);
   }
 }
 
@@ -85,7 +85,6 @@ void fir(const Fir& shape, const void* x, void* y, Stream stream) {
   if (shape.type == Type::float32) launch<float>(shape, x, y, on);
   if (shape.type == Type::float64) launch<double>(shape, x, y, on);
   if (shape.type == Type::bfloat16) launch<__nv_bfloat16>(shape, x, y, on);
-  check_launch("fir");
 }
 
 }  // namespace ddaebm::ops::cuda

@@ -13,7 +13,11 @@ template <class T, class A>
 __device__ inline A sigmoid(A u) {
   if constexpr (sizeof(T) == 2) {
     float t;
+#ifdef DDAEBM_CUDA_EMULATION
+    t = std::tanh(0.5F * u);
+#else
     asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(0.5F * u));
+#endif
     return 0.5F * t + 0.5F;
   } else if constexpr (sizeof(T) == 4) {
     return __fdividef(1.0F, 1.0F + __expf(-u));
@@ -134,7 +138,7 @@ struct Groups : Span<T, V> {
 template <class T, int V, bool Drop>
 __global__ void __launch_bounds__(kSpanThreads) forward_kernel(GroupNorm norm, Team team, T* y) {
   using A = typename Wide<T>::type;
-  __shared__ A scratch[kSpanScratch];
+  DDAEBM_SHARED(A, scratch, kSpanScratch);
   Groups<T, V, Drop> group(norm, team);
   y += group.offset;
   // Each thread's mean and squares around it, which is exact where the mean is far from zero.
@@ -204,7 +208,7 @@ __global__ void __launch_bounds__(kSpanThreads)
     backward_kernel(GroupNorm norm, Team team, const T* gy, T* gx,
                     typename Wide<T>::type* gchannels) {
   using A = typename Wide<T>::type;
-  __shared__ A scratch[kSpanScratch];
+  DDAEBM_SHARED(A, scratch, kSpanScratch);
   Groups<T, V, Drop> group(norm, team);
   const A inverse = static_cast<const A*>(norm.inverse)[group.number];
   group.normalise(static_cast<const A*>(norm.mean)[group.number], inverse);
@@ -265,7 +269,7 @@ __global__ void __launch_bounds__(kSpanThreads)
     backward_twice_kernel(GroupNorm norm, Team team, const T* v, const T* gy, T* ggy, T* gx,
                           typename Wide<T>::type* gchannels) {
   using A = typename Wide<T>::type;
-  __shared__ A scratch[kSpanScratch];
+  DDAEBM_SHARED(A, scratch, kSpanScratch);
   Groups<T, V, Drop> group(norm, team);
   const A r = static_cast<const A*>(norm.inverse)[group.number];
   group.normalise(static_cast<const A*>(norm.mean)[group.number], r);

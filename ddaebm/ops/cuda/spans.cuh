@@ -98,7 +98,7 @@ struct Span {
  private:
   // Adds up what each block of the team has in its `totals`.
   __device__ const A* over_team(A* totals, int count) const {
-#if __CUDA_ARCH__ >= 900
+#if defined(DDAEBM_CUDA_EMULATION) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
     const auto cluster = cooperative_groups::this_cluster();
     cluster.sync();
     constexpr int kEach = 3;  // values a thread adds up, as many as scratch has room for
@@ -157,20 +157,8 @@ inline Team team_for(int64_t pixels, int64_t channels, int64_t unit, int vector,
 template <class... Parameters, class... Arguments>
 void launch_teams(void (*kernel)(Parameters...), int64_t teams, const Team& team, void* stream,
                   Arguments... arguments) {
-  cudaLaunchAttribute cluster = {};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(team.blocks), 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(teams * team.blocks));
-  config.blockDim = dim3(kSpanThreads);
-  config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = &cluster;
-  config.numAttrs = team.blocks > 1 ? 1 : 0;
-  const cudaError_t error =
-      cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
-  if (error != cudaSuccess) {
-    throw std::runtime_error(std::string("launch of a team: ") + cudaGetErrorString(error));
-  }
+  launch(kernel, dim3(static_cast<unsigned>(teams * team.blocks)), kSpanThreads,
+         static_cast<unsigned>(team.blocks), stream, arguments...);
 }
 
 }  // namespace ddaebm::ops::cuda

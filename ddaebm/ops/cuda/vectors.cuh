@@ -2,10 +2,9 @@
 
 #include <cuda_bf16.h>
 
-#include <stdexcept>
-#include <string>
+#include "ddaebm/ops/cuda/launch.cuh"
 
-// What the kernels share: element types, short vectors of them, errors.
+// What the kernels share: element types, short vectors of them.
 namespace ddaebm::ops::cuda {
 
 // The type that sums and arithmetic use.
@@ -73,13 +72,6 @@ __device__ inline void store(T* to, const typename Wide<T>::type* from) {
 #pragma unroll
   for (int i = 0; i < V; ++i) v.at[i] = narrow<T>(from[i]);
   *reinterpret_cast<Vector<T, V>*>(to) = v;
-}
-
-inline void check_launch(const char* what) {
-  const cudaError_t error = cudaGetLastError();
-  if (error != cudaSuccess) {
-    throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
-  }
 }
 
 }  // namespace ddaebm::ops::cuda

@@ -1,0 +1,160 @@
+#pragma once
+
+// Enough of CUDA to run the kernels of ops/cuda on a CPU, thread by thread: a thread of a block is
+// a thread of the machine, __syncthreads a barrier. For tests of what kernels compute where there
+// is no GPU; blocks run one cluster after the other.
+
+#include <algorithm>
+#include <barrier>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#define DDAEBM_CUDA_EMULATION
+#define __global__
+#define __device__
+#define __launch_bounds__(threads)
+
+using std::max;
+using std::min;
+
+struct dim3 {
+  dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+  unsigned x, y, z;
+};
+struct uint2 {
+  unsigned x, y;
+};
+struct uint4 {
+  unsigned x, y, z, w;
+};
+
+template <class T>
+T __ldg(const T* p) {
+  return *p;
+}
+inline float __expf(float x) { return std::exp(x); }
+inline float __fdividef(float a, float b) { return a / b; }
+
+using cudaStream_t = void*;
+enum cudaError_t { cudaSuccess };
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+inline const char* cudaGetErrorString(cudaError_t) { return ""; }
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor };
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = 9;
+  return cudaSuccess;
+}
+
+inline thread_local dim3 threadIdx, blockIdx, gridDim;
+
+namespace emulation {
+
+struct Block {
+  explicit Block(unsigned threads) : all(threads), lanes(threads), shared(size_t{64} * 1024) {
+    for (unsigned first = 0; first < threads; first += 32) {
+      warps.push_back(std::make_unique<std::barrier<>>(std::min(32U, threads - first)));
+    }
+  }
+  std::barrier<> all;
+  std::vector<std::unique_ptr<std::barrier<>>> warps;
+  std::vector<uint64_t> lanes;  // what each thread shows its warp
+  std::vector<char> shared;
+};
+
+struct Cluster {
+  Cluster(unsigned count, unsigned threads) : all(count * threads) {
+    for (unsigned i = 0; i < count; ++i) blocks.push_back(std::make_unique<Block>(threads));
+  }
+  std::barrier<> all;
+  std::vector<std::unique_ptr<Block>> blocks;
+};
+
+// Of the thread that asks.
+inline thread_local Block* block = nullptr;
+inline thread_local Cluster* cluster = nullptr;
+
+// A kernel's one array in shared memory.
+template <class T>
+T* shared(size_t count) {
+  if (count * sizeof(T) > block->shared.size()) throw std::runtime_error("shared memory");
+  return reinterpret_cast<T*>(block->shared.data());
+}
+
+inline void run(dim3 grid, unsigned threads, unsigned blocks, const std::function<void()>& kernel) {
+  Cluster team(blocks, threads);
+  std::vector<std::thread> all;
+  for (unsigned b = 0; b < blocks; ++b) {
+    for (unsigned t = 0; t < threads; ++t) {
+      all.emplace_back([&, b, t] {
+        for (unsigned y = 0; y < grid.y; ++y) {
+          for (unsigned x = b; x < grid.x; x += blocks) {
+            threadIdx = dim3(t);
+            blockIdx = dim3(x, y);
+            gridDim = grid;
+            block = team.blocks[b].get();
+            cluster = &team;
+            kernel();
+            team.all.arrive_and_wait();
+          }
+        }
+      });
+    }
+  }
+  for (auto& thread : all) thread.join();
+}
+
+}  // namespace emulation
+
+#define DDAEBM_SHARED(type, name, count) type* name = emulation::shared<type>(count)
+
+inline void __syncthreads() { emulation::block->all.arrive_and_wait(); }
+
+template <class T>
+T __shfl_down_sync(unsigned, T mine, unsigned far) {
+  auto& block = *emulation::block;
+  const unsigned lane = threadIdx.x;
+  auto& warp = *block.warps[lane / 32];
+  std::memcpy(&block.lanes[lane], &mine, sizeof mine);
+  warp.arrive_and_wait();
+  T found = mine;
+  const unsigned from = lane + far;
+  if (from / 32 == lane / 32 && from < block.lanes.size()) {
+    std::memcpy(&found, &block.lanes[from], sizeof found);
+  }
+  warp.arrive_and_wait();
+  return found;
+}
+
+enum cudaLaunchAttributeID { cudaLaunchAttributeClusterDimension };
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  struct {
+    struct {
+      unsigned x, y, z;
+    } clusterDim;
+  } val;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes = 0;
+  cudaStream_t stream = nullptr;
+  cudaLaunchAttribute* attrs = nullptr;
+  unsigned numAttrs = 0;
+};
+template <class... Parameters, class... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               Arguments... arguments) {
+  const unsigned blocks = config->numAttrs > 0 ? config->attrs->val.clusterDim.x : 1;
+  emulation::run(config->gridDim, config->blockDim.x, blocks, [&] { kernel(arguments...); });
+  return cudaSuccess;
+}

@@ -1,0 +1,354 @@
+// The GPU's kernels, run thread by thread on the CPU (cuda_emulation), against the CPU's own: what
+// they compute is right before a GPU has seen them.
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include "ddaebm/ops/adam.h"
+#include "ddaebm/ops/branches.h"
+#include "ddaebm/ops/cuda/launchers.h"
+#include "ddaebm/ops/dense_kernels.h"
+#include "ddaebm/ops/image_kernels.h"
+#include "ddaebm/ops/resample.h"
+
+namespace ddaebm::ops {
+namespace {
+
+using torch::Tensor;
+
+Tensor channels_last(const Tensor& x) { return x.contiguous(at::MemoryFormat::ChannelsLast); }
+
+cuda::Type type_of(const Tensor& x) {
+  if (x.scalar_type() == torch::kBFloat16) return cuda::Type::bfloat16;
+  return x.scalar_type() == torch::kDouble ? cuda::Type::float64 : cuda::Type::float32;
+}
+
+// Relative to the largest entry, or to `scale` where that is larger.
+void expect_close(const Tensor& found, const Tensor& expected, double allowed, const char* what,
+                  double scale = 1e-30) {
+  const auto a = found.to(torch::kDouble);
+  const auto b = expected.to(torch::kDouble);
+  ASSERT_EQ(a.sizes(), b.sizes()) << what;
+  const double size = std::max(b.abs().max().item<double>(), scale);
+  EXPECT_LE((a - b).abs().max().item<double>(), allowed * size) << what;
+}
+
+class DenseKernels : public testing::TestWithParam<int64_t> {
+ protected:
+  DenseKernels() {
+    torch::manual_seed(3);
+    table = randn({GetParam(), kColumns});
+    if (GetParam() > 1) rows = torch::randint(GetParam(), {kRows}, torch::kLong);
+    dense = {cuda::Type::float64, kRows,      kColumns,
+             table.data_ptr(),    GetParam(), rows.defined() ? rows.data_ptr<int64_t>() : nullptr};
+  }
+  static Tensor randn(at::IntArrayRef shape) { return torch::randn(shape, torch::kDouble); }
+  static Tensor matrix() { return randn({kRows, kColumns}); }
+  static Tensor block_sums() {
+    return torch::empty({cuda::dense_blocks(kColumns)}, torch::kDouble);
+  }
+
+  static constexpr int64_t kRows = 53;
+  static constexpr int64_t kColumns = 37;
+  static constexpr double kAllowed = 1e-12;
+  Tensor table, rows;
+  Tensor slope = torch::full({1}, 0.23, torch::kDouble);
+  cuda::Dense dense;
+};
+
+TEST_P(DenseKernels, BiasAndPrelu) {
+  auto h = matrix();
+  auto plain_h = h.clone();
+  auto y = torch::empty_like(h);
+  cuda::bias_prelu(dense, h.data_ptr(), slope.data_ptr(), y.data_ptr(), nullptr);
+  expect_close(y, kernels::bias_prelu(plain_h, table, rows, slope), kAllowed, "y");
+  expect_close(h, plain_h, kAllowed, "h");
+
+  const auto g = matrix();
+  auto gh = torch::empty_like(h);
+  cuda::prelu_backward(dense, g.data_ptr(), h.data_ptr(), slope.data_ptr(), gh.data_ptr(), nullptr);
+  expect_close(gh, kernels::prelu_backward(g, h, slope), kAllowed, "gh alone");
+  auto g_table = torch::empty_like(table);
+  auto g_slope = block_sums();
+  cuda::bias_prelu_backward(dense, g.data_ptr(), h.data_ptr(), slope.data_ptr(), gh.data_ptr(),
+                            g_table.data_ptr(), g_slope.data_ptr(), nullptr);
+  const auto plain = kernels::bias_prelu_backward(g, h, slope, rows, GetParam());
+  expect_close(gh, plain.h, kAllowed, "gh");
+  expect_close(g_table, plain.table, kAllowed, "table");
+  expect_close(g_slope.sum(0, true), plain.slope, kAllowed, "slope");
+
+  auto sums = torch::empty_like(table);
+  cuda::sum_rows(dense, g.data_ptr(), sums.data_ptr(), nullptr);
+  expect_close(sums, kernels::sum_rows(g, rows, GetParam()), kAllowed, "sum_rows");
+}
+
+TEST_P(DenseKernels, Tangent) {
+  const auto h = matrix();
+  const auto dy = matrix();
+  const auto weight = randn({kRows});
+  for (const bool bent : {true, false}) {
+    auto u = matrix();
+    auto plain_u = u.clone();
+    auto g_table = torch::empty_like(table);
+    auto g_slope = block_sums();
+    cuda::bias_prelu_tangent(dense, u.data_ptr(), weight.data_ptr(), bent ? h.data_ptr() : nullptr,
+                             bent ? slope.data_ptr() : nullptr, dy.data_ptr(), g_table.data_ptr(),
+                             bent ? g_slope.data_ptr() : nullptr, nullptr);
+    const auto plain =
+        kernels::bias_prelu_tangent(plain_u, weight, table, rows, h, bent ? slope : Tensor(), dy);
+    expect_close(u, plain_u, kAllowed, "u");
+    expect_close(g_table, plain.table, kAllowed, "table");
+    if (bent) expect_close(g_slope.sum(0, true), plain.slope, kAllowed, "slope");
+  }
+}
+
+TEST_P(DenseKernels, BatchNorm) {
+  auto h = matrix();
+  auto plain_h = h.clone();
+  auto y = torch::empty_like(h);
+  kernels::NormParts norm{randn({kColumns}),
+                          randn({kColumns}),
+                          randn({kColumns}),
+                          torch::rand({kColumns}, torch::kDouble),
+                          0.1,
+                          1e-5};
+  auto plain_norm = norm;
+  plain_norm.running_mean = norm.running_mean.clone();
+  plain_norm.running_variance = norm.running_variance.clone();
+  auto inverse = torch::empty({kColumns}, torch::kDouble);
+  const cuda::BatchNorm description{norm.scale.data_ptr(),
+                                    norm.shift.data_ptr(),
+                                    norm.running_mean.data_ptr(),
+                                    norm.running_variance.data_ptr(),
+                                    norm.momentum,
+                                    norm.eps};
+  cuda::bias_norm_prelu(dense, description, h.data_ptr(), slope.data_ptr(), y.data_ptr(),
+                        inverse.data_ptr(), nullptr);
+  const auto [plain_y, plain_inverse] =
+      kernels::bias_norm_prelu(plain_h, table, rows, plain_norm, slope);
+  expect_close(y, plain_y, kAllowed, "y");
+  expect_close(h, plain_h, kAllowed, "h");
+  expect_close(inverse, plain_inverse, kAllowed, "inverse");
+  expect_close(norm.running_mean, plain_norm.running_mean, kAllowed, "running mean");
+  expect_close(norm.running_variance, plain_norm.running_variance, kAllowed, "running variance");
+
+  const auto g = matrix();
+  auto gh = torch::empty_like(h);
+  auto g_scale = torch::empty({kColumns}, torch::kDouble);
+  auto g_shift = torch::empty({kColumns}, torch::kDouble);
+  auto g_slope = block_sums();
+  cuda::norm_prelu_backward(dense, description, g.data_ptr(), h.data_ptr(), inverse.data_ptr(),
+                            slope.data_ptr(), gh.data_ptr(), g_scale.data_ptr(), g_shift.data_ptr(),
+                            g_slope.data_ptr(), nullptr);
+  const auto plain = kernels::norm_prelu_backward(g, h, inverse, norm.scale, norm.shift, slope);
+  expect_close(gh, plain.h, kAllowed, "gh");
+  expect_close(g_scale, plain.scale, kAllowed, "scale");
+  expect_close(g_shift, plain.shift, kAllowed, "shift");
+  expect_close(g_slope.sum(0, true), plain.slope, kAllowed, "slope");
+}
+
+INSTANTIATE_TEST_SUITE_P(BiasRows, DenseKernels, testing::Values(1, 6));
+
+struct NormCase {
+  torch::ScalarType type;
+  int64_t width, groups, height, columns;  // width: channels a group
+  bool add, silu;
+};
+
+class GroupNormKernels : public testing::TestWithParam<NormCase> {};
+
+TEST_P(GroupNormKernels, AgreeWithTheCpus) {
+  torch::manual_seed(4);
+  const NormCase& c = GetParam();
+  const int64_t channels = c.width * c.groups;
+  const bool half = c.type == torch::kBFloat16;
+  const auto wide = c.type == torch::kDouble ? torch::kDouble : torch::kFloat;
+  const double allowed = half ? 0.03 : wide == torch::kDouble ? 1e-11 : 1e-4;
+  const auto image = [&] {
+    return channels_last(torch::randn({2, channels, c.height, c.columns}, wide)).to(c.type);
+  };
+  const auto values = [&] { return torch::randn({2, channels}, wide); };
+  const auto x = (image() + 0.7).to(c.type);
+  const auto scale = values();
+  const auto shift = values();
+  const auto add = values();
+  auto mean = torch::empty({2, c.groups}, wide);
+  auto inverse = torch::empty_like(mean);
+  const cuda::GroupNorm norm{type_of(x),
+                             2,
+                             c.height * c.columns,
+                             channels,
+                             c.groups,
+                             c.silu,
+                             1e-6,
+                             x.data_ptr(),
+                             {scale.data_ptr(), channels},
+                             {shift.data_ptr(), channels},
+                             {c.add ? add.data_ptr() : nullptr, channels},
+                             0,
+                             1.0,
+                             nullptr,
+                             0,
+                             mean.data_ptr(),
+                             inverse.data_ptr()};
+  const GroupNormConfig config{c.groups, c.silu, 1e-6};
+  const auto exact = x.to(wide);
+  kernels::GroupNormParts parts{
+      c.add ? exact + add.unsqueeze(2).unsqueeze(3) : exact, scale, shift, {}, {}, {}, {}};
+  auto y = torch::empty_like(x);
+  cuda::group_norm_forward(norm, y.data_ptr(), nullptr);
+  expect_close(y, kernels::group_norm_forward(parts, config), allowed, "y");
+  expect_close(mean, parts.mean, allowed, "mean");
+  expect_close(inverse, parts.inverse, allowed, "inverse");
+
+  const auto over_pixels = [](const Tensor& g) { return g.sum(at::IntArrayRef({2, 3})); };
+  const auto gy = image();
+  auto gx = torch::empty_like(x);
+  auto of_channels = torch::zeros({3, 2, channels}, wide);
+  cuda::group_norm_backward(norm, gy.data_ptr(), gx.data_ptr(), nullptr, nullptr);
+  const auto first = kernels::group_norm_backward(gy.to(wide), parts, config, true);
+  expect_close(gx, first.x, allowed, "gx alone");
+  cuda::group_norm_backward(norm, gy.data_ptr(), gx.data_ptr(), of_channels.data_ptr(), nullptr);
+  expect_close(gx, first.x, allowed, "gx");
+  expect_close(of_channels.slice(0, 0, 2), first.channels.slice(0, 0, 2), allowed, "channels");
+  // A sum that cancels: against the size of what it sums.
+  const double pixels = static_cast<double>(c.height * c.columns);
+  if (c.add) expect_close(of_channels[2], over_pixels(first.x), allowed, "added", pixels);
+
+  const auto v = image();
+  auto ggy = torch::empty_like(x);
+  cuda::group_norm_backward_twice(norm, v.data_ptr(), gy.data_ptr(), ggy.data_ptr(), gx.data_ptr(),
+                                  of_channels.data_ptr(), nullptr);
+  const auto second =
+      kernels::group_norm_backward_twice({v.to(wide), {}, {}}, gy.to(wide), parts, config);
+  expect_close(ggy, second.gy, allowed, "ggy");
+  expect_close(gx, second.x, allowed, "second gx");
+  expect_close(of_channels[0], second.channels[0], allowed, "second scale");
+  if (c.silu) expect_close(of_channels[1], second.channels[1], allowed, "second shift");
+  if (c.add) expect_close(of_channels[2], over_pixels(second.x), allowed, "second added", pixels);
+}
+
+// The tall ones are shared by clusters of two and four blocks.
+INSTANTIATE_TEST_SUITE_P(Shapes, GroupNormKernels,
+                         testing::Values(NormCase{torch::kDouble, 3, 2, 5, 4, false, true},
+                                         NormCase{torch::kDouble, 8, 2, 64, 33, true, true},
+                                         NormCase{torch::kDouble, 12, 4, 5, 4, true, false},
+                                         NormCase{torch::kFloat, 4, 4, 64, 33, true, true},
+                                         NormCase{torch::kFloat, 6, 2, 5, 4, false, false},
+                                         NormCase{torch::kBFloat16, 4, 8, 16, 9, true, true}));
+
+// Dropped at the rate, the others scaled, the same elements forward and backward.
+TEST(GroupNormKernel, DropoutIsTheSameBothWays) {
+  torch::manual_seed(5);
+  constexpr int64_t kChannels = 32;
+  const auto x = channels_last(torch::randn({2, kChannels, 16, 16}));
+  const auto ones = torch::ones({2, kChannels});
+  const auto zeros = torch::zeros({2, kChannels});
+  auto mean = torch::empty({2, 8});
+  auto inverse = torch::empty({2, 8});
+  const uint64_t seed = 0x1234567890abcdefU;
+  cuda::GroupNorm norm{cuda::Type::float32,
+                       2,
+                       256,
+                       kChannels,
+                       8,
+                       false,
+                       1e-6,
+                       x.data_ptr(),
+                       {ones.data_ptr(), kChannels},
+                       {zeros.data_ptr(), kChannels},
+                       {nullptr, 0},
+                       6554,
+                       65536.0 / (65536.0 - 6554.0),
+                       &seed,
+                       1,
+                       mean.data_ptr(),
+                       inverse.data_ptr()};
+  auto y = torch::empty_like(x);
+  cuda::group_norm_forward(norm, y.data_ptr(), nullptr);
+  const auto dropped = y.eq(0);
+  EXPECT_NEAR(dropped.to(torch::kFloat).mean().item<double>(), 0.1, 0.01);
+  // The sums of gshift count what was kept.
+  const auto gy = torch::ones_like(x);
+  auto gx = torch::empty_like(x);
+  auto of_channels = torch::zeros({3, 2, kChannels});
+  cuda::group_norm_backward(norm, gy.data_ptr(), gx.data_ptr(), of_channels.data_ptr(), nullptr);
+  const auto kept = dropped.logical_not().to(torch::kFloat).sum(at::IntArrayRef({2, 3}));
+  expect_close(of_channels[1], kept * norm.kept_gain, 1e-5, "kept");
+  norm.salt = 2;
+  auto other = torch::empty_like(x);
+  cuda::group_norm_forward(norm, other.data_ptr(), nullptr);
+  const double both = dropped.logical_and(other.eq(0)).to(torch::kFloat).mean().item<double>();
+  EXPECT_NEAR(both, 0.01, 0.005) << "layers that share a seed drop apart from each other";
+}
+
+TEST(BranchKernels, AgreeWithTheirTwins) {
+  torch::manual_seed(6);
+  for (const int64_t channels : {5, 12, 16}) {
+    SCOPED_TRACE(channels);
+    const auto a = channels_last(torch::randn({2, channels, 6, 5}, torch::kDouble));
+    const auto b = channels_last(torch::randn_like(a));
+    const auto bias = torch::randn({channels}, torch::kDouble);
+    const cuda::Image shape{cuda::Type::float64, 2, 30, channels};
+    const double gain = std::sqrt(0.5);
+    auto y = torch::empty_like(a);
+    cuda::scaled_sum(shape, a.data_ptr(), b.data_ptr(), bias.data_ptr(), gain, y.data_ptr(),
+                     nullptr);
+    expect_close(y, reference::residual(a, b, bias), 1e-14, "sum");
+    cuda::scaled_sum(shape, a.data_ptr(), b.data_ptr(), nullptr, gain, y.data_ptr(), nullptr);
+    expect_close(y, reference::residual(a, b, {}), 1e-14, "sum without bias");
+    auto sums = torch::empty({2, channels}, torch::kDouble);
+    cuda::scaled_with_sums(shape, a.data_ptr(), gain, y.data_ptr(), sums.data_ptr(), nullptr);
+    expect_close(y, a * gain, 1e-14, "scaled");
+    expect_close(sums, (a * gain).sum(at::IntArrayRef({2, 3})), 1e-13, "sums");
+
+    const auto more = channels_last(torch::randn({2, 4, 6, 5}, torch::kDouble));
+    const auto whole = channels_last(at::cat({a, more}, 1));
+    const cuda::Image joined{cuda::Type::float64, 2, 30, channels + 4};
+    auto together = torch::empty_like(whole);
+    cuda::concatenate(joined, channels, a.data_ptr(), more.data_ptr(), together.data_ptr(),
+                      nullptr);
+    EXPECT_TRUE(together.equal(whole));
+    auto first = torch::empty_like(a);
+    auto second = torch::empty_like(more);
+    cuda::separate(joined, channels, whole.data_ptr(), first.data_ptr(), second.data_ptr(),
+                   nullptr);
+    EXPECT_TRUE(first.equal(a));
+    EXPECT_TRUE(second.equal(more));
+  }
+}
+
+TEST(FirKernel, AgreesWithItsTwins) {
+  torch::manual_seed(7);
+  for (const int64_t channels : {5, 8}) {
+    const auto x = channels_last(torch::randn({2, channels, 6, 8}, torch::kDouble));
+    const auto fir = [&](int64_t height, int64_t width, int up, int down, int pad, double gain) {
+      auto y = torch::empty({2, channels, height, width}, torch::kDouble)
+                   .contiguous(at::MemoryFormat::ChannelsLast);
+      cuda::fir({cuda::Type::float64, 2, channels, 6, 8, height, width, up, down, pad, gain},
+                x.data_ptr(), y.data_ptr(), nullptr);
+      return y;
+    };
+    expect_close(fir(12, 16, 2, 1, 2, 4.0), reference::upsample(x, Filter::fir), 1e-14, "up");
+    expect_close(fir(3, 4, 1, 2, 1, 1.0), reference::downsample(x, Filter::fir), 1e-14, "down");
+    expect_close(fir(7, 9, 1, 1, 2, 1.0), reference::smooth(x), 1e-14, "smooth");
+  }
+}
+
+TEST(AdamKernel, AgreesWithItsTwin) {
+  torch::manual_seed(8);
+  const auto draw = [] { return torch::randn({300}, torch::kDouble); };
+  const auto g = draw();
+  const auto dials = torch::full({2}, 0.5, torch::kDouble);
+  std::vector<Tensor> found = {draw(), draw(), draw().abs(), draw()};
+  std::vector<Tensor> plain;
+  for (const auto& tensor : found) plain.push_back(tensor.clone());
+  cuda::adam({cuda::Type::float64, 300, 0.3, 0.9, 1e-8, 0.99, dials.data_ptr()},
+             found[0].data_ptr(), g.data_ptr(), found[1].data_ptr(), found[2].data_ptr(),
+             found[3].data_ptr(), nullptr);
+  reference::adam(plain[0], g, plain[1], plain[2], plain[3], dials, {0.3, 0.9, 1e-8, 0.99});
+  for (size_t i = 0; i < found.size(); ++i) expect_close(found[i], plain[i], 1e-14, "adam");
+}
+
+}  // namespace
+}  // namespace ddaebm::ops
