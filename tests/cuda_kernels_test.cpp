@@ -1,6 +1,8 @@
 // The GPU's kernels, run thread by thread on the CPU (cuda_emulation), against the CPU's own: what
 // they compute is right before a GPU has seen them.
 
+#include <ostream>
+
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
@@ -154,6 +156,11 @@ struct NormCase {
   int64_t width, groups, height, columns;  // width: channels a group
   bool add, silu;
 };
+
+void PrintTo(const NormCase& c, std::ostream* out) {
+  *out << c.type << ", " << c.groups << " groups of " << c.width << ", " << c.height << "x"
+       << c.columns << (c.add ? ", of a sum" : "") << (c.silu ? ", silu" : "");
+}
 
 class GroupNormKernels : public testing::TestWithParam<NormCase> {};
 
