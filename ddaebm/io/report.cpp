@@ -66,16 +66,23 @@ const std::vector<std::pair<std::string, std::string>>& meanings() {
   return all;
 }
 
-// name -> points (`over` / unit, value), over all lines of metrics.jsonl that have both.
-using SeriesByName = std::map<std::string, std::vector<std::pair<double, double>>>;
-SeriesByName read_series(const fs::path& path, const char* over = "iteration", double unit = 1) {
-  SeriesByName series;
-  if (!fs::exists(path)) return series;
+std::vector<Json> read_lines(const fs::path& path) {
+  std::vector<Json> found;
+  if (!fs::exists(path)) return found;
   std::istringstream lines(read_file(path));
   for (std::string line; std::getline(lines, line);) {
-    const auto json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    auto json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     // A line that a killed run left half written is passed over.
-    if (!json.is_object() || !json.contains("iteration")) continue;
+    if (json.is_object() && json.contains("iteration")) found.push_back(std::move(json));
+  }
+  return found;
+}
+
+// name -> points (`over` / unit, value), over all lines that have both.
+using SeriesByName = std::map<std::string, std::vector<std::pair<double, double>>>;
+SeriesByName series_of(const std::vector<Json>& lines, const char* over, double unit = 1) {
+  SeriesByName series;
+  for (const Json& json : lines) {
     if (!json.contains(over) || !json[over].is_number()) continue;
     const double x = json[over].get<double>() / unit;
     for (const auto& [name, value] : json.items()) {
@@ -102,7 +109,8 @@ pre{background:var(--card);padding:.8rem;border-radius:6px;overflow:auto;font-si
 }  // namespace
 
 void write_report(const fs::path& run_folder) {
-  const auto series = read_series(run_folder / "metrics.jsonl");
+  const auto lines = read_lines(run_folder / "metrics.jsonl");
+  const auto series = series_of(lines, "iteration");
   const std::string name = fs::absolute(run_folder).lexically_normal().filename().string();
   std::string body = fmt::format("<h1>{}</h1>\n", escape(name));
   const auto iterations = series.find("iteration");
@@ -139,19 +147,19 @@ void write_report(const fs::path& run_folder) {
 
   // FID is compared between programs by the time taken and by the images seen.
   const auto fid_chart = [&](const char* axis, const char* over, double unit) {
-    const auto all = read_series(run_folder / "metrics.jsonl", over, unit);
+    const auto all = series_of(lines, over, unit);
     const auto found = all.find("fid768");
     if (found == all.end() || found->second.size() < 2) return std::string();
     return line_chart(fmt::format("FID-768 over {}", axis), axis, {{"fid768", found->second}},
                       true);
   };
   const auto chart = [&](const char* title, const std::vector<std::string>& keys, bool log_y) {
-    std::vector<Series> lines;
+    std::vector<Series> curves;
     for (const auto& key : keys) {
       const auto found = series.find(key);
-      if (found != series.end() && found->second.size() > 1) lines.push_back({key, found->second});
+      if (found != series.end() && found->second.size() > 1) curves.push_back({key, found->second});
     }
-    return lines.empty() ? std::string() : line_chart(title, "iteration", lines, log_y);
+    return curves.empty() ? std::string() : line_chart(title, "iteration", curves, log_y);
   };
   body += "<section><h2>Training</h2><div class=charts>\n" +
           chart("Quality (lower is better)", {"kl", "js", "mmd"}, true) +

@@ -10,17 +10,17 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
+// [numel], without a copy where x lies in the order of `like` already.
+Tensor in_order_of(const Tensor& like, const Tensor& x) {
+  if (x.strides() == like.strides()) return x.as_strided({x.numel()}, {1}, x.storage_offset());
+  return at::empty_strided(like.sizes(), like.strides(), x.options())
+      .copy_(x)
+      .as_strided({x.numel()}, {1});
+}
+
 // Tensors like `likes`, holding the elements of xs in another type.
 variable_list cast(const variable_list& likes, const variable_list& xs, torch::ScalarType type) {
-  variable_list parts;
-  for (size_t i = 0; i < xs.size(); ++i) parts.push_back(in_order_of(likes[i], xs[i]));
-  const auto all = at::cat(parts).to(type);
-  int64_t from = 0;
-  for (size_t i = 0; i < xs.size(); ++i) {
-    parts[i] = all.as_strided(likes[i].sizes(), likes[i].strides(), from);
-    from += likes[i].numel();
-  }
-  return parts;
+  return cut(end_to_end(likes, xs).to(type), likes);
 }
 
 struct CastAll : Function<CastAll> {
@@ -46,11 +46,21 @@ struct CastAll : Function<CastAll> {
 
 }  // namespace
 
-Tensor in_order_of(const Tensor& like, const Tensor& x) {
-  if (x.strides() == like.strides()) return x.as_strided({x.numel()}, {1}, x.storage_offset());
-  return at::empty_strided(like.sizes(), like.strides(), x.options())
-      .copy_(x)
-      .as_strided({x.numel()}, {1});
+Tensor end_to_end(const std::vector<Tensor>& likes, const std::vector<Tensor>& xs) {
+  if (xs.empty()) return torch::empty({0});
+  std::vector<Tensor> parts;
+  for (size_t i = 0; i < xs.size(); ++i) parts.push_back(in_order_of(likes[i], xs[i]));
+  return at::cat(parts);
+}
+
+std::vector<Tensor> cut(const Tensor& flat, const std::vector<Tensor>& likes) {
+  std::vector<Tensor> views;
+  int64_t from = 0;
+  for (const auto& like : likes) {
+    views.push_back(flat.as_strided(like.sizes(), like.strides(), from));
+    from += like.numel();
+  }
+  return views;
 }
 
 std::vector<Tensor> cast_all(const std::vector<Tensor>& tensors, torch::ScalarType type) {

@@ -6,9 +6,12 @@
 
 namespace ddaebm::ops {
 
-// x's elements in the order in which `like`, of the same shape and without gaps, lies in memory:
-// [numel]. No copy where x lies in that order already.
-torch::Tensor in_order_of(const torch::Tensor& like, const torch::Tensor& x);
+// The tensors xs laid end to end in one, [sum of sizes], each in the order in which its like in
+// `likes`, of the same shape and without gaps, lies in memory.
+torch::Tensor end_to_end(const std::vector<torch::Tensor>& likes,
+                         const std::vector<torch::Tensor>& xs);
+// Back: views of `flat` in the shapes and orders of `likes`.
+std::vector<torch::Tensor> cut(const torch::Tensor& flat, const std::vector<torch::Tensor>& likes);
 
 // Each tensor in another type, in its own memory order: one operation for all of them, and one for
 // their gradients. Tensors that have the type already are given back as they are.

@@ -3,25 +3,28 @@
 #include "ddaebm/ops/cast.h"
 
 namespace ddaebm {
+namespace {
+
+std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& members) {
+  std::vector<torch::Tensor> tensors;
+  for (const auto& [name, tensor] : members) tensors.push_back(tensor.detach());
+  return tensors;
+}
+
+}  // namespace
 
 FlatTensors::FlatTensors(std::vector<NamedTensor> members) : members_(std::move(members)) {
-  std::vector<torch::Tensor> parts;
-  for (const auto& [name, tensor] : members_) {
-    parts.push_back(ops::in_order_of(tensor, tensor.detach()));
-  }
-  all = parts.empty() ? torch::empty({0}) : torch::cat(parts);
-  const auto views = cut(all);
-  for (size_t i = 0; i < members_.size(); ++i) members_[i].tensor.set_data(views[i].tensor);
+  const auto tensors = tensors_of(members_);
+  all = ops::end_to_end(tensors, tensors);
+  const auto views = ops::cut(all, tensors);
+  for (size_t i = 0; i < members_.size(); ++i) members_[i].tensor.set_data(views[i]);
 }
 
 std::vector<NamedTensor> FlatTensors::cut(const torch::Tensor& flat) const {
-  std::vector<NamedTensor> views;
-  int64_t from = 0;
-  for (const auto& [name, tensor] : members_) {
-    views.push_back({name, flat.as_strided(tensor.sizes(), tensor.strides(), from)});
-    from += tensor.numel();
-  }
-  return views;
+  const auto views = ops::cut(flat, tensors_of(members_));
+  std::vector<NamedTensor> named;
+  for (size_t i = 0; i < views.size(); ++i) named.push_back({members_[i].name, views[i]});
+  return named;
 }
 
 }  // namespace ddaebm

@@ -80,10 +80,9 @@ void Optimizer::update(size_t player, const torch::Tensor& loss, bool last) {
                                          /*create_graph=*/false, /*allow_unused=*/true);
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (!gradients[i].defined()) gradients[i] = torch::zeros_like(group.inputs[i]);
-    gradients[i] = ops::in_order_of(group.inputs[i], gradients[i]);
   }
   const torch::NoGradGuard no_grad;
-  auto gradient = torch::cat(gradients);
+  auto gradient = ops::end_to_end(group.inputs, gradients);
   if (group.gradient.defined()) gradient.add_(group.gradient);
   group.gradient = last ? torch::Tensor() : gradient;
   if (!last) return;

@@ -9,21 +9,16 @@ namespace {
 
 constexpr int kThreads = 256;
 
-template <int V>
-struct Width {
-  static constexpr int value = V;
-};
-
-// Calls f(T(), Width<V>()) for the type and the widest vectors that divide `channels`.
+// Calls f(T(), Constant<V>()) for the type and the widest vectors that divide `channels`.
 template <class F>
 void dispatch(Type type, int64_t channels, const F& f) {
   const auto of_type = [&](auto element) {
     if (channels % 8 == 0) {
-      f(element, Width<8>());
+      f(element, Constant<8>());
     } else if (channels % 4 == 0) {
-      f(element, Width<4>());
+      f(element, Constant<4>());
     } else {
-      f(element, Width<1>());
+      f(element, Constant<1>());
     }
   };
   if (type == Type::float32) of_type(float());

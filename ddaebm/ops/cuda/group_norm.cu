@@ -61,6 +61,10 @@ struct Groups : Span<T, V> {
     inverse = inverse_;
     for (int i = 0; i < V; ++i) centre[i] = (centre[i] - mean) * inverse;
   }
+  // By what the forward pass found.
+  __device__ void normalise() {
+    normalise(static_cast<const A*>(norm.mean)[number], static_cast<const A*>(norm.inverse)[number]);
+  }
 
   // x with what is added to it, or normalised.
   __device__ void load_x(int at, A* to) const {
@@ -210,8 +214,8 @@ __global__ void __launch_bounds__(kSpanThreads)
   using A = typename Wide<T>::type;
   DDAEBM_SHARED(A, scratch, kSpanScratch);
   Groups<T, V, Drop> group(norm, team);
-  const A inverse = static_cast<const A*>(norm.inverse)[group.number];
-  group.normalise(static_cast<const A*>(norm.mean)[group.number], inverse);
+  group.normalise();
+  const A inverse = group.inverse;
   gy += group.offset;
   gx += group.offset;
   // n in xs, gu in gs.
@@ -271,8 +275,8 @@ __global__ void __launch_bounds__(kSpanThreads)
   using A = typename Wide<T>::type;
   DDAEBM_SHARED(A, scratch, kSpanScratch);
   Groups<T, V, Drop> group(norm, team);
-  const A r = static_cast<const A*>(norm.inverse)[group.number];
-  group.normalise(static_cast<const A*>(norm.mean)[group.number], r);
+  group.normalise();
+  const A r = group.inverse;
   v += group.offset;
   gy += group.offset;
   ggy += group.offset;
@@ -351,10 +355,6 @@ __global__ void __launch_bounds__(kSpanThreads)
 
 // Calls f(T(), Constant<V>(), Constant<Drop>(), team) for the image's type and the widest vectors
 // that fit a group's channels.
-template <int V>
-struct Constant {
-  static constexpr int value = V;
-};
 template <class F>
 void dispatch(const GroupNorm& norm, const F& f) {
   if (norm.images == 0) return;

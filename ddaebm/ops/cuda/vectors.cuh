@@ -29,6 +29,12 @@ __device__ inline __nv_bfloat16 narrow<__nv_bfloat16>(float x) {
   return __float2bfloat16(x);
 }
 
+// A number that a template can take from an argument.
+template <int V>
+struct Constant {
+  static constexpr int value = V;
+};
+
 // V neighbouring elements, read and written at once.
 template <class T, int V>
 struct alignas(sizeof(T) * V) Vector {
