@@ -325,6 +325,22 @@ TEST(BranchKernels, AgreeWithTheirTwins) {
   }
 }
 
+// More tensors than one launch takes, some empty, some of several blocks.
+TEST(EndToEndKernel, CopiesAllInOrder) {
+  torch::manual_seed(8);
+  std::vector<Tensor> tensors;
+  std::vector<cuda::Piece> pieces;
+  for (int64_t i = 0; i < 110; ++i) {
+    tensors.push_back(torch::randn({i % 10 == 3 ? 4100 : i % 10}).to(torch::kBFloat16));
+    pieces.push_back({tensors.back().data_ptr(), tensors.back().numel()});
+  }
+  const auto expected = at::cat(tensors).to(torch::kFloat);
+  auto found = torch::empty_like(expected);
+  cuda::end_to_end(cuda::Type::bfloat16, pieces.data(), static_cast<int64_t>(pieces.size()),
+                   cuda::Type::float32, found.data_ptr(), nullptr);
+  EXPECT_TRUE(found.equal(expected));
+}
+
 TEST(FirKernel, AgreesWithItsTwins) {
   torch::manual_seed(7);
   for (const int64_t channels : {5, 8}) {

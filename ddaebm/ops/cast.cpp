@@ -1,6 +1,10 @@
 #include "ddaebm/ops/cast.h"
 
+#include <algorithm>
+
 #include <torch/csrc/autograd/custom_function.h>
+
+#include "ddaebm/ops/gpu.h"
 
 namespace ddaebm::ops {
 namespace {
@@ -20,7 +24,7 @@ Tensor in_order_of(const Tensor& like, const Tensor& x) {
 
 // Tensors like `likes`, holding the elements of xs in another type.
 variable_list cast(const variable_list& likes, const variable_list& xs, torch::ScalarType type) {
-  return cut(end_to_end(likes, xs).to(type), likes);
+  return cut(end_to_end(likes, xs, type), likes);
 }
 
 struct CastAll : Function<CastAll> {
@@ -46,11 +50,15 @@ struct CastAll : Function<CastAll> {
 
 }  // namespace
 
-Tensor end_to_end(const std::vector<Tensor>& likes, const std::vector<Tensor>& xs) {
-  if (xs.empty()) return torch::empty({0});
+Tensor end_to_end(const std::vector<Tensor>& likes, const std::vector<Tensor>& xs,
+                  torch::ScalarType type) {
+  if (xs.empty()) return torch::empty({0}, type);
   std::vector<Tensor> parts;
   for (size_t i = 0; i < xs.size(); ++i) parts.push_back(in_order_of(likes[i], xs[i]));
-  return at::cat(parts);
+  const bool alike = std::all_of(xs.begin(), xs.end(), [&](const Tensor& x) {
+    return x.scalar_type() == xs[0].scalar_type() && x.device() == xs[0].device();
+  });
+  return alike && gpu::takes(xs[0]) ? gpu::end_to_end(parts, type) : at::cat(parts).to(type);
 }
 
 std::vector<Tensor> cut(const Tensor& flat, const std::vector<Tensor>& likes) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tuple>
+#include <vector>
 
 #include <torch/types.h>
 
@@ -67,6 +68,9 @@ kernels::NormPreluGradients norm_prelu_backward(const torch::Tensor& gy,
                                                 const torch::Tensor& scale,
                                                 const torch::Tensor& shift,
                                                 const torch::Tensor& slope);
+
+// Of tensors [n] of one type, copied end to end in another.
+torch::Tensor end_to_end(const std::vector<torch::Tensor>& flat, torch::ScalarType type);
 
 void adam(torch::Tensor& p, const torch::Tensor& g, torch::Tensor& m, torch::Tensor& v,
           torch::Tensor& average, const torch::Tensor& dials, const AdamConstants& constants);

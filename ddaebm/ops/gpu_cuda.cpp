@@ -274,6 +274,20 @@ kernels::NormPreluGradients norm_prelu_backward(const Tensor& gy, const Tensor& 
   return {gh, g_scale, g_shift, sums.sum(0, /*keepdim=*/true)};
 }
 
+Tensor end_to_end(const std::vector<Tensor>& flat, torch::ScalarType type) {
+  const c10::cuda::CUDAGuard guard(flat[0].device());
+  std::vector<cuda::Piece> pieces;
+  int64_t size = 0;
+  for (const auto& x : flat) {
+    pieces.push_back({x.data_ptr(), x.numel()});
+    size += x.numel();
+  }
+  auto out = torch::empty({size}, flat[0].options().dtype(type));
+  cuda::end_to_end(type_of(flat[0]), pieces.data(), static_cast<int64_t>(pieces.size()),
+                   type_of(out), out.data_ptr(), stream());
+  return out;
+}
+
 void adam(Tensor& p, const Tensor& g, Tensor& m, Tensor& v, Tensor& average, const Tensor& dials,
           const AdamConstants& constants) {
   const c10::cuda::CUDAGuard guard(p.device());

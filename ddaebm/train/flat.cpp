@@ -15,7 +15,8 @@ std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& members) {
 
 FlatTensors::FlatTensors(std::vector<NamedTensor> members) : members_(std::move(members)) {
   const auto tensors = tensors_of(members_);
-  all = ops::end_to_end(tensors, tensors);
+  all =
+      ops::end_to_end(tensors, tensors, tensors.empty() ? torch::kFloat : tensors[0].scalar_type());
   const auto views = ops::cut(all, tensors);
   for (size_t i = 0; i < members_.size(); ++i) members_[i].tensor.set_data(views[i]);
 }

@@ -82,7 +82,7 @@ void Optimizer::update(size_t player, const torch::Tensor& loss, bool last) {
     if (!gradients[i].defined()) gradients[i] = torch::zeros_like(group.inputs[i]);
   }
   const torch::NoGradGuard no_grad;
-  auto gradient = ops::end_to_end(group.inputs, gradients);
+  auto gradient = ops::end_to_end(group.inputs, gradients, group.weights.all.scalar_type());
   if (group.gradient.defined()) gradient.add_(group.gradient);
   group.gradient = last ? torch::Tensor() : gradient;
   if (!last) return;

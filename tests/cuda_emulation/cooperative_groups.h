@@ -6,6 +6,9 @@ namespace cooperative_groups {
 
 struct cluster_group {
   void sync() const { emulation::cluster->all.arrive_and_wait(); }
+  // The second half of a barrier is where its first was.
+  void barrier_arrive() const { emulation::cluster->all.arrive_and_wait(); }
+  void barrier_wait() const {}
   // The same place in the shared memory of another block of the cluster.
   template <class T>
   T* map_shared_rank(T* mine, int rank) const {

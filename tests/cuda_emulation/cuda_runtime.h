@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <barrier>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -18,7 +19,8 @@
 #define DDAEBM_CUDA_EMULATION
 #define __global__
 #define __device__
-#define __launch_bounds__(threads)
+#define __host__
+#define __launch_bounds__(...)
 
 using std::max;
 using std::min;
@@ -37,6 +39,11 @@ struct uint4 {
 template <class T>
 T __ldg(const T* p) {
   return *p;
+}
+inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
+inline double __hiloint2double(int high, int low) {
+  return std::bit_cast<double>(static_cast<uint64_t>(static_cast<uint32_t>(high)) << 32U |
+                               static_cast<uint32_t>(low));
 }
 inline float __expf(float x) { return std::exp(x); }
 inline float __fdividef(float a, float b) { return a / b; }
@@ -116,23 +123,33 @@ inline void run(dim3 grid, unsigned threads, unsigned blocks, const std::functio
 }  // namespace emulation
 
 #define DDAEBM_SHARED(type, name, count) type* name = emulation::shared<type>(count)
+#define DDAEBM_SHARED_LAUNCHED(type, name) type* name = emulation::shared<type>(0)
 
 inline void __syncthreads() { emulation::block->all.arrive_and_wait(); }
 
+namespace emulation {
 template <class T>
-T __shfl_down_sync(unsigned, T mine, unsigned far) {
-  auto& block = *emulation::block;
+T of_lane(T mine, unsigned from) {
   const unsigned lane = threadIdx.x;
-  auto& warp = *block.warps[lane / 32];
-  std::memcpy(&block.lanes[lane], &mine, sizeof mine);
+  auto& warp = *block->warps[lane / 32];
+  std::memcpy(&block->lanes[lane], &mine, sizeof mine);
   warp.arrive_and_wait();
   T found = mine;
-  const unsigned from = lane + far;
-  if (from / 32 == lane / 32 && from < block.lanes.size()) {
-    std::memcpy(&found, &block.lanes[from], sizeof found);
+  if (from / 32 == lane / 32 && from < block->lanes.size()) {
+    std::memcpy(&found, &block->lanes[from], sizeof found);
   }
   warp.arrive_and_wait();
   return found;
+}
+}  // namespace emulation
+
+template <class T>
+T __shfl_down_sync(unsigned, T mine, unsigned far) {
+  return emulation::of_lane(mine, threadIdx.x + far);
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T mine, unsigned far) {
+  return emulation::of_lane(mine, threadIdx.x ^ far);
 }
 
 enum cudaLaunchAttributeID { cudaLaunchAttributeClusterDimension };

@@ -30,7 +30,7 @@ void launch(const Adam& c, void* p, const void* g, void* m, void* v, void* avera
             cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>((c.count + kThreads - 1) / kThreads);
   if (blocks == 0) return;
-  ops::cuda::launch(adam_kernel<T>, blocks, kThreads, 1, stream, c, static_cast<T*>(p),
+  ops::cuda::launch(adam_kernel<T>, {blocks, kThreads}, stream, c, static_cast<T*>(p),
                     static_cast<const T*>(g), static_cast<T*>(m), static_cast<T*>(v),
                     static_cast<T*>(average));
 }

@@ -198,9 +198,7 @@ __global__ void norm_prelu_backward_kernel(Dense dense, BatchNorm norm, const T*
   T of_slope = 0;
   T of_scale = 0;
   T of_shift = 0;
-  const auto of_u = [&](int64_t at) {
-    return h[at] * scale + shift > T(0) ? g[at] : g[at] * a;
-  };
+  const auto of_u = [&](int64_t at) { return h[at] * scale + shift > T(0) ? g[at] : g[at] * a; };
   tile.for_rows([&](int64_t, int64_t at) {
     const T gu = of_u(at);
     of_slope += g[at] * below_zero(h[at] * scale + shift);
@@ -249,7 +247,7 @@ template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Dense, Parameters...), const Dense& dense, unsigned rows, Stream stream,
             Arguments... arguments) {
   const dim3 blocks(static_cast<unsigned>(dense_blocks(dense.columns)), rows);
-  ops::cuda::launch(kernel, blocks, kColumns * kRows, 1, stream, dense, arguments...);
+  ops::cuda::launch(kernel, {blocks, kColumns * kRows}, stream, dense, arguments...);
 }
 
 }  // namespace
@@ -259,7 +257,8 @@ int64_t dense_blocks(int64_t columns) { return (columns + kColumns - 1) / kColum
 void bias_prelu(const Dense& dense, void* h, const void* slope, void* y, Stream stream) {
   dispatch(dense, [&](auto type) {
     using T = decltype(type);
-    launch(bias_prelu_kernel<T>, dense, row_blocks(dense), stream, as<T>(h), as<T>(slope), as<T>(y));
+    launch(bias_prelu_kernel<T>, dense, row_blocks(dense), stream, as<T>(h), as<T>(slope),
+           as<T>(y));
   });
 }
 
@@ -312,8 +311,8 @@ void norm_prelu_backward(const Dense& dense, const BatchNorm& norm, const void* 
                          void* g_shift, void* g_slope, Stream stream) {
   dispatch(dense, [&](auto type) {
     using T = decltype(type);
-    launch(norm_prelu_backward_kernel<T>, dense, 1, stream, norm, as<T>(g), as<T>(h), as<T>(inverse),
-           as<T>(slope), as<T>(gh), as<T>(g_scale), as<T>(g_shift), as<T>(g_slope));
+    launch(norm_prelu_backward_kernel<T>, dense, 1, stream, norm, as<T>(g), as<T>(h),
+           as<T>(inverse), as<T>(slope), as<T>(gh), as<T>(g_scale), as<T>(g_shift), as<T>(g_slope));
   });
 }
 

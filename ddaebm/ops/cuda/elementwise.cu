@@ -32,8 +32,8 @@ unsigned blocks_for(int64_t threads) {
 
 template <class T, int V>
 __global__ void scaled_sum_kernel(int64_t count, int channels, const T* a, const T* b,
-                                  const typename Wide<T>::type* bias,
-                                  typename Wide<T>::type gain, T* y) {
+                                  const typename Wide<T>::type* bias, typename Wide<T>::type gain,
+                                  T* y) {
   using A = typename Wide<T>::type;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= count) return;
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kSpanThreads)
     scaled_with_sums_kernel(Image shape, Team team, const T* g, typename Wide<T>::type gain, T* y,
                             typename Wide<T>::type* sums) {
   using A = typename Wide<T>::type;
-  DDAEBM_SHARED(A, scratch, kSpanScratch);
+  DDAEBM_SHARED_LAUNCHED(A, scratch);
   const Span<T, V> span(shape.pixels, shape.channels, team);
   g += span.offset;
   y += span.offset;
@@ -69,7 +69,14 @@ __global__ void __launch_bounds__(kSpanThreads)
     }
     store<T, V>(y + at, v);
   });
-  span.write_sums(span.over_rows(mine, scratch), 0, sums);
+  const A* totals = span.over_rows(mine, scratch);
+  if (span.writes()) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      sums[span.image * span.channels + span.channel + i] = totals[i * span.columns + span.column];
+    }
+  }
+  span.finish();
 }
 
 // A thread moves V channels of one pixel, from or to a place in `whole`.
@@ -101,7 +108,7 @@ void move_channels(const Image& shape, int64_t first, void* a, void* b, void* wh
     constexpr int V = decltype(vector)::value;
     const int64_t count = shape.images * shape.pixels * shape.channels / V;
     if (count == 0) return;
-    launch(channels_kernel<T, V, Together>, blocks_for(count), kThreads, 1, stream, count,
+    launch(channels_kernel<T, V, Together>, {blocks_for(count), kThreads}, stream, count,
            static_cast<int>(shape.channels), static_cast<int>(first), static_cast<T*>(a),
            static_cast<T*>(b), static_cast<T*>(whole));
   });
@@ -117,7 +124,7 @@ void scaled_sum(const Image& shape, const void* a, const void* b, const void* bi
     constexpr int V = decltype(vector)::value;
     const int64_t count = shape.images * shape.pixels * shape.channels / V;
     if (count == 0) return;
-    launch(scaled_sum_kernel<T, V>, blocks_for(count), kThreads, 1, stream, count,
+    launch(scaled_sum_kernel<T, V>, {blocks_for(count), kThreads}, stream, count,
            static_cast<int>(shape.channels), static_cast<const T*>(a), static_cast<const T*>(b),
            static_cast<const A*>(bias), static_cast<A>(gain), static_cast<T*>(y));
   });
@@ -130,10 +137,10 @@ void scaled_with_sums(const Image& shape, const void* g, double gain, void* y, v
     using A = typename Wide<T>::type;
     constexpr int V = decltype(vector)::value;
     if (shape.images == 0) return;
-    const Team team = team_for(shape.pixels, shape.channels, V, V, sizeof(T));
-    launch_teams(scaled_with_sums_kernel<T, V>, shape.images * (shape.channels / team.width), team,
-                 stream, shape, team, static_cast<const T*>(g), static_cast<A>(gain),
-                 static_cast<T*>(y), static_cast<A*>(sums));
+    const Team team = team_for<T, V>(shape.pixels, shape.channels, V);
+    launch_teams<T, V>(scaled_with_sums_kernel<T, V>, shape.images, shape.channels, team, V, stream,
+                       shape, team, static_cast<const T*>(g), static_cast<A>(gain),
+                       static_cast<T*>(y), static_cast<A*>(sums));
   });
 }
 

@@ -54,16 +54,15 @@ __global__ void fir_kernel(Fir shape, const T* x, T* y, int64_t count) {
 
 template <class T, int V>
 void launch(const Fir& shape, const void* x, void* y, cudaStream_t stream) {
-  const int64_t count =
-      shape.images * shape.out_height * shape.out_width * (shape.channels / V);
+  const int64_t count = shape.images * shape.out_height * shape.out_width * (shape.channels / V);
   const auto blocks = static_cast<unsigned>((count + kThreads - 1) / kThreads);
   if (blocks == 0) return;
   const auto* from = static_cast<const T*>(x);
   auto* to = static_cast<T*>(y);
   if (shape.up == 2) {
-    ops::cuda::launch(fir_kernel<T, V, 2>, blocks, kThreads, 1, stream, shape, from, to, count);
+    ops::cuda::launch(fir_kernel<T, V, 2>, {blocks, kThreads}, stream, shape, from, to, count);
   } else {
-    ops::cuda::launch(fir_kernel<T, V, 1>, blocks, kThreads, 1, stream, shape, from, to, count);
+    ops::cuda::launch(fir_kernel<T, V, 1>, {blocks, kThreads}, stream, shape, from, to, count);
   }
 }
 

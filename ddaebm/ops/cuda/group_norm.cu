@@ -1,12 +1,14 @@
-// Group norm with scale, shift, SiLU and dropout on channels-last images: a team of blocks takes some
-// whole groups of one image, reads their elements two or three times (from the cache after the first) and
-// writes once. The formulas and their names are those of ops/image_kernels.cpp.
+// Group norm with scale, shift, SiLU and dropout on channels-last images: a team of blocks takes
+// some whole groups of one image, reads their elements into registers, makes their sums, and
+// writes. The formulas and their names are those of ops/image_kernels.cpp.
 
 #include "ddaebm/ops/cuda/launchers.h"
 #include "ddaebm/ops/cuda/spans.cuh"
 
 namespace ddaebm::ops::cuda {
 namespace {
+
+constexpr int kTwiceSums = 11;  // of a channel, in backward_twice_kernel
 
 // In the accuracy of images of type T.
 template <class T, class A>
@@ -35,20 +37,16 @@ struct Groups : Span<T, V> {
       : Base(norm_.pixels, norm_.channels, team),
         norm(norm_),
         x(static_cast<const T*>(norm.x) + this->offset),
-        group_columns(static_cast<int>(norm.channels / norm.groups) / V),
-        first_column(this->column / group_columns * group_columns),
-        number(this->image * norm.groups + this->channel / (norm.channels / norm.groups)),
-        size(static_cast<A>(norm.pixels) * static_cast<A>(norm.channels / norm.groups)) {
-    const auto of_channel = [&](const ChannelValues& values, A* to) {
-      for (int i = 0; i < V; ++i) {
-        to[i] = values.values == nullptr
-                    ? A(0)
-                    : static_cast<const A*>(values.values)[this->image * values.row + this->channel + i];
-      }
-    };
-    of_channel(norm.scale, scale);
-    of_channel(norm.shift, shift);
-    of_channel(norm.add, centre);
+        width(static_cast<int>(norm.channels / norm.groups)),
+        first_channel(this->channel / width * width),
+        number(this->image * norm.groups + this->channel / width),
+        size(static_cast<A>(norm.pixels) * static_cast<A>(width)) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      scale[i] = of_channel(norm.scale, this->channel + i);
+      shift[i] = of_channel(norm.shift, this->channel + i);
+      centre[i] = of_channel(norm.add, this->channel + i);
+    }
     if (Drop) {
       const uint64_t seed = *norm.seed + static_cast<uint64_t>(norm.salt) * 0x9e3779b97f4a7c15U;
       seed_low = static_cast<uint32_t>(seed);
@@ -56,58 +54,32 @@ struct Groups : Span<T, V> {
     }
   }
 
-  // From here on load_x gives the normalised x.
-  __device__ void normalise(A mean, A inverse_) {
-    inverse = inverse_;
-    for (int i = 0; i < V; ++i) centre[i] = (centre[i] - mean) * inverse;
-  }
-  // By what the forward pass found.
-  __device__ void normalise() {
-    normalise(static_cast<const A*>(norm.mean)[number], static_cast<const A*>(norm.inverse)[number]);
+  __device__ A of_channel(const ChannelValues& values, int64_t channel) const {
+    return values.values == nullptr
+               ? A(0)
+               : static_cast<const A*>(values.values)[this->image * values.row + channel];
   }
 
-  // x with what is added to it, or normalised.
-  __device__ void load_x(int at, A* to) const {
-    load<T, V>(x + at, to);
-#pragma unroll
-    for (int i = 0; i < V; ++i) to[i] = to[i] * inverse + centre[i];
+  // x with what is added to it, of the group's first element.
+  __device__ A first_element() const {
+    return widen(x[first_channel - this->channel]) + of_channel(norm.add, first_channel);
   }
+
+  // From here on `normal` gives the normalised x: by what the forward pass found.
+  __device__ void normalise() {
+    const A mean = static_cast<const A*>(norm.mean)[number];
+    inverse = static_cast<const A*>(norm.inverse)[number];
+#pragma unroll
+    for (int i = 0; i < V; ++i) centre[i] = (centre[i] - mean) * inverse;
+  }
+  __device__ A normal(A value, int i) const { return value * inverse + centre[i]; }
 
   // The k-th of the columns' totals, added up over the thread's group.
   __device__ A over_group(const A* totals, int k) const {
+    const int first = this->column - static_cast<int>(this->channel - first_channel) / V;
     A all = 0;
-    for (int j = 0; j < group_columns; ++j) all += totals[k * this->columns + first_column + j];
+    for (int j = 0; j < width / V; ++j) all += totals[k * this->columns + first + j];
     return all;
-  }
-  template <int K>
-  __device__ void sum(A (&values)[K], A* scratch) const {
-    const A* totals = this->over_rows(values, scratch);
-#pragma unroll
-    for (int k = 0; k < K; ++k) values[k] = over_group(totals, k);
-  }
-  // Two sums over groups together with the sums of channels of_scale and of_shift, which are
-  // written.
-  __device__ void sum(A (&values)[2], const A (&of_scale)[V], const A (&of_shift)[V], A* scratch,
-                      A* gchannels) const {
-    A all[2 * V + 2];
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      all[i] = of_scale[i];
-      all[V + i] = of_shift[i];
-    }
-    all[2 * V] = values[0];
-    all[2 * V + 1] = values[1];
-    const A* totals = this->over_rows(all, scratch);
-    this->write_sums(totals, 0, gchannels);
-    this->write_sums(totals, V, gchannels + norm.images * norm.channels);
-    values[0] = over_group(totals, 2 * V);
-    values[1] = over_group(totals, 2 * V + 1);
-  }
-  // The third sum of channels, of what was added to x.
-  __device__ void write_added(const A (&of_add)[V], A* scratch, A* gchannels) const {
-    if (norm.add.values == nullptr) return;
-    this->write_sums(this->over_rows(of_add, scratch), 0,
-                     gchannels + 2 * norm.images * norm.channels);
   }
 
   // What dropout multiplies V neighbours by, the same each time that it is asked for: half a random
@@ -131,8 +103,8 @@ struct Groups : Span<T, V> {
 
   const GroupNorm& norm;
   const T* x;
-  int group_columns, first_column;
-  int64_t number;
+  int width;  // channels of a group
+  int64_t first_channel, number;
   A size;
   A inverse = 1;
   A scale[V], shift[V], centre[V];
@@ -140,57 +112,51 @@ struct Groups : Span<T, V> {
 };
 
 template <class T, int V, bool Drop>
-__global__ void __launch_bounds__(kSpanThreads) forward_kernel(GroupNorm norm, Team team, T* y) {
+__global__ void __launch_bounds__(kSpanThreads, 3) forward_kernel(GroupNorm norm, Team team, T* y) {
   using A = typename Wide<T>::type;
-  DDAEBM_SHARED(A, scratch, kSpanScratch);
-  Groups<T, V, Drop> group(norm, team);
+  DDAEBM_SHARED_LAUNCHED(A, scratch);
+  const Groups<T, V, Drop> group(norm, team);
+  const Pixels<T, V, 1> pixels(group, group.x);
   y += group.offset;
-  // Each thread's mean and squares around it, which is exact where the mean is far from zero.
-  A near = 0;
-  if (group.first < group.end) {
-    A v[V];
-    group.load_x(group.first * group.channels, v);
-    near = v[0];
-  }
-  A count = 0;
-  A difference = 0;
-  A squares = 0;
-  group.for_pixels([&](int at) {
-    A v[V];
-    group.load_x(at, v);
+  // Around one of the elements, which is exact where the mean is far from zero.
+  const A near = group.first_element();
+  A sums[2] = {};
+  pixels.each([&](int, const auto& values) {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      const A d = v[i] - near;
-      difference += d;
-      squares += d * d;
+      const A d = values[0][i] + (group.centre[i] - near);
+      sums[0] += d;
+      sums[1] += d * d;
     }
-    count += A(V);
   });
-  const A offset = count > A(0) ? difference / count : A(0);
-  A total[1] = {count * (near + offset)};
-  group.sum(total, scratch);
-  const A mean = total[0] / group.size;
-  const A apart = near + offset - mean;
-  A around[1] = {squares - difference * offset + count * apart * apart};
-  group.sum(around, scratch);
-  const A inverse = A(1) / sqrt(around[0] / group.size + static_cast<A>(norm.eps));
-  group.normalise(mean, inverse);
-  group.for_pixels([&](int at) {
+  const A* totals = group.over_rows(sums, scratch);
+  const A apart = group.over_group(totals, 0) / group.size;
+  const A variance = max(A(0), group.over_group(totals, 1) / group.size - apart * apart);
+  const A mean = near + apart;
+  const A inverse = A(1) / sqrt(variance + static_cast<A>(norm.eps));
+  A slope[V];
+  A intercept[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    slope[i] = inverse * group.scale[i];
+    intercept[i] = (group.centre[i] - mean) * slope[i] + group.shift[i];
+  }
+  pixels.each([&](int at, const auto& values) {
     A v[V];
     A kept[V];
-    group.load_x(at, v);
     group.kept(at, kept);
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      const A u = group.scale[i] * v[i] + group.shift[i];
+      const A u = values[0][i] * slope[i] + intercept[i];
       v[i] = (norm.silu ? u * sigmoid<T>(u) : u) * kept[i];
     }
     store<T, V>(y + at, v);
   });
-  if (group.rank == 0 && group.row == 0 && group.column == group.first_column) {
+  if (group.writes() && group.channel == group.first_channel) {
     static_cast<A*>(norm.mean)[group.number] = mean;
     static_cast<A*>(norm.inverse)[group.number] = inverse;
   }
+  group.finish();
 }
 
 // Of one element: n, and the first and second derivative of silu, with dropout.
@@ -208,168 +174,207 @@ __device__ inline Element<A> element(const Groups<T, V, Drop>& group, A n, A kep
 }
 
 template <class T, int V, bool Drop>
-__global__ void __launch_bounds__(kSpanThreads)
+__global__ void __launch_bounds__(kSpanThreads, 2)
     backward_kernel(GroupNorm norm, Team team, const T* gy, T* gx,
                     typename Wide<T>::type* gchannels) {
   using A = typename Wide<T>::type;
-  DDAEBM_SHARED(A, scratch, kSpanScratch);
+  DDAEBM_SHARED_LAUNCHED(A, scratch);
   Groups<T, V, Drop> group(norm, team);
+  const Pixels<T, V, 2> pixels(group, group.x, gy + group.offset);
   group.normalise();
-  const A inverse = group.inverse;
-  gy += group.offset;
   gx += group.offset;
-  // n in xs, gu in gs.
-  const auto read = [&](int at, A* xs, A* gs) {
+  // n, and gu
+  const auto read = [&](int at, const auto& values, A* ns, A* gs) {
     A kept[V];
-    group.load_x(at, xs);
-    load<T, V>(gy + at, gs);
     group.kept(at, kept);
 #pragma unroll
-    for (int i = 0; i < V; ++i) gs[i] *= element(group, xs[i], kept[i], i).first;
+    for (int i = 0; i < V; ++i) {
+      ns[i] = group.normal(values[0][i], i);
+      gs[i] = values[1][i] * element(group, ns[i], kept[i], i).first;
+    }
   };
-  A of_scale[V] = {};
-  A of_shift[V] = {};
-  A of_add[V] = {};
-  group.for_pixels([&](int at) {
-    A xs[V];
+  // Of each channel gu n, gu and n, then of all of the thread's k and k n.
+  A sums[3 * V + 2] = {};
+  pixels.each([&](int at, const auto& values) {
+    A ns[V];
     A gs[V];
-    read(at, xs, gs);
+    read(at, values, ns, gs);
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      of_scale[i] += gs[i] * xs[i];
-      of_shift[i] += gs[i];
+      sums[i] += gs[i] * ns[i];
+      sums[V + i] += gs[i];
+      sums[2 * V + i] += ns[i];
     }
   });
-  A sums[2] = {0, 0};  // of k, k n
-  for (int i = 0; i < V; ++i) {
-    sums[0] += group.scale[i] * of_shift[i];
-    sums[1] += group.scale[i] * of_scale[i];
-  }
-  if (gchannels != nullptr) {
-    group.sum(sums, of_scale, of_shift, scratch, gchannels);
-  } else {
-    group.sum(sums, scratch);
-  }
-  const A mean_k = inverse * (sums[0] / group.size);
-  const A mean_kn = inverse * (sums[1] / group.size);
-  A scale[V];
-  for (int i = 0; i < V; ++i) scale[i] = inverse * group.scale[i];
-  group.for_pixels([&](int at) {
-    A xs[V];
-    A gs[V];
-    read(at, xs, gs);
+  A of_group[2] = {};
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      gs[i] = scale[i] * gs[i] - mean_k - xs[i] * mean_kn;
-      of_add[i] += gs[i];
-    }
+  for (int i = 0; i < V; ++i) {
+    of_group[0] += group.scale[i] * sums[V + i];
+    of_group[1] += group.scale[i] * sums[i];
+  }
+  sums[3 * V] = of_group[0];
+  sums[3 * V + 1] = of_group[1];
+  const bool all = gchannels != nullptr;
+  const A* totals = all ? group.over_rows(sums, scratch) : group.over_rows(of_group, scratch);
+  const A mean_k = group.inverse * (group.over_group(totals, all ? 3 * V : 0) / group.size);
+  const A mean_kn = group.inverse * (group.over_group(totals, all ? 3 * V + 1 : 1) / group.size);
+  A scale[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) scale[i] = group.inverse * group.scale[i];
+  pixels.each([&](int at, const auto& values) {
+    A ns[V];
+    A gs[V];
+    read(at, values, ns, gs);
+#pragma unroll
+    for (int i = 0; i < V; ++i) gs[i] = scale[i] * gs[i] - mean_k - ns[i] * mean_kn;
     store<T, V>(gx + at, gs);
   });
-  if (gchannels != nullptr) group.write_added(of_add, scratch, gchannels);
+  if (all && group.writes()) {
+    const int64_t count = norm.images * norm.channels;
+    A* to = gchannels + group.image * norm.channels + group.channel;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const auto total = [&](int k) { return totals[(k * V + i) * group.columns + group.column]; };
+      to[i] = total(0);
+      to[count + i] = total(1);
+      if (norm.add.values != nullptr) {
+        to[2 * count + i] =
+            scale[i] * total(1) - static_cast<A>(norm.pixels) * mean_k - total(2) * mean_kn;
+      }
+    }
+  }
+  group.finish();
 }
 
+// With k = g silu' and q = g silu'' (scale left out), all that the second pass needs is linear in
+// the channels' sums of these; so one reduction is enough.
 template <class T, int V, bool Drop>
-__global__ void __launch_bounds__(kSpanThreads)
+__global__ void __launch_bounds__(kSpanThreads, 2)
     backward_twice_kernel(GroupNorm norm, Team team, const T* v, const T* gy, T* ggy, T* gx,
                           typename Wide<T>::type* gchannels) {
   using A = typename Wide<T>::type;
-  DDAEBM_SHARED(A, scratch, kSpanScratch);
+  DDAEBM_SHARED_LAUNCHED(A, scratch);
   Groups<T, V, Drop> group(norm, team);
+  const Pixels<T, V, 3> pixels(group, group.x, gy + group.offset, v + group.offset);
   group.normalise();
   const A r = group.inverse;
-  v += group.offset;
-  gy += group.offset;
   ggy += group.offset;
   gx += group.offset;
-  // Calls body(channel, element, gy, v) for the thread's elements; what it returns is
-  // stored, where there is a place for it.
-  const auto for_elements = [&](T* to, const auto& body) {
-    group.for_pixels([&](int at) {
-      A xs[V];
-      A gs[V];
-      A vs[V];
-      A kept[V];
-      group.load_x(at, xs);
-      load<T, V>(gy + at, gs);
-      load<T, V>(v + at, vs);
-      group.kept(at, kept);
-#pragma unroll
-      for (int i = 0; i < V; ++i) {
-        xs[i] = body(i, element(group, xs[i], kept[i], i), gs[i], vs[i]);
-      }
-      if (to != nullptr) store<T, V>(to + at, xs);
-    });
-  };
-  A sums[5] = {};  // of v, v n, k, k n, v k
-  for_elements(nullptr, [&](int i, const Element<A>& e, A g, A v_value) {
-    const A k = group.scale[i] * g * e.first;
-    sums[0] += v_value;
-    sums[1] += v_value * e.n;
-    sums[2] += k;
-    sums[3] += k * e.n;
-    sums[4] += v_value * k;
-    return A(0);
-  });
-  group.sum(sums, scratch);
-  const A mean_v = sums[0] / group.size;
-  const A mean_vn = sums[1] / group.size;
-  const A mean_k = sums[2] / group.size;
-  const A mean_kn = sums[3] / group.size;
-  const A mean_pk = r * (sums[4] / group.size - mean_v * mean_k - mean_vn * mean_kn);
 
-  const auto p_of = [&](const Element<A>& e, A v_value) {
-    return r * (v_value - mean_v - e.n * mean_vn);
-  };
-  // dL/dn of an element.
-  const auto of_normal = [&](const Element<A>& e, A g, A v_value, int i) {
-    const A k = group.scale[i] * g * e.first;
-    return group.scale[i] * group.scale[i] * p_of(e, v_value) * g * e.second -
-           r * (mean_kn * v_value + mean_vn * k);
-  };
-  A of_scale[V] = {};
-  A of_shift[V] = {};
-  A of_add[V] = {};
-  A of_n[2] = {0, 0};  // sums of gn, gn n
-  for_elements(ggy, [&](int i, const Element<A>& e, A g, A v_value) {
-    const A p = p_of(e, v_value);
-    const A w = group.scale[i] * p;
-    const A q = w * g * e.second;
-    of_scale[i] += p * g * e.first + q * e.n;
-    of_shift[i] += q;
-    const A gn = of_normal(e, g, v_value, i);
-    of_n[0] += gn;
-    of_n[1] += gn * e.n;
-    return w * e.first;
+  enum { kOfV, kOfVn, kOfK, kOfKn, kOfVk, kOfQ, kOfQn, kOfQnn, kOfQv, kOfQvn, kOfN, kSums };
+  static_assert(kSums == kTwiceSums);
+  A sums[kSums * V] = {};
+  pixels.each([&](int at, const auto& values) {
+    A kept[V];
+    group.kept(at, kept);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const Element<A> e = element(group, group.normal(values[0][i], i), kept[i], i);
+      const A g = values[1][i];
+      const A v_value = values[2][i];
+      const A k = g * e.first;
+      const A q = g * e.second;
+      sums[kOfV * V + i] += v_value;
+      sums[kOfVn * V + i] += v_value * e.n;
+      sums[kOfK * V + i] += k;
+      sums[kOfKn * V + i] += k * e.n;
+      sums[kOfVk * V + i] += v_value * k;
+      sums[kOfQ * V + i] += q;
+      sums[kOfQn * V + i] += q * e.n;
+      sums[kOfQnn * V + i] += q * e.n * e.n;
+      sums[kOfQv * V + i] += q * v_value;
+      sums[kOfQvn * V + i] += q * v_value * e.n;
+      sums[kOfN * V + i] += e.n;
+    }
   });
-  group.sum(of_n, of_scale, of_shift, scratch, gchannels);
-  const A mean_gn = of_n[0] / group.size;
-  const A mean_gnn = of_n[1] / group.size;
-  for_elements(gx, [&](int i, const Element<A>& e, A g, A v_value) {
-    const A gn = of_normal(e, g, v_value, i);
-    const A x = r * (gn - mean_gn - e.n * (mean_gnn + mean_pk));
-    of_add[i] += x;
-    return x;
+  const A* totals = group.over_rows(sums, scratch);
+  const auto total = [&](int column, int what, int i) {
+    return totals[(what * V + i) * group.columns + column];
+  };
+  // Means over the group: of v and v n; of k, k n and v k times the scale; of the others times its
+  // square.
+  A means[kOfN] = {};
+  const int first = group.column - static_cast<int>(group.channel - group.first_channel) / V;
+  for (int j = 0; j < group.width / V; ++j) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const A s = group.of_channel(norm.scale, group.first_channel + j * V + i);
+#pragma unroll
+      for (int what = 0; what < kOfN; ++what) {
+        means[what] += total(first + j, what, i) * (what < kOfK ? A(1) : what < kOfQ ? s : s * s);
+      }
+    }
+  }
+#pragma unroll
+  for (int what = 0; what < kOfN; ++what) means[what] /= group.size;
+  const A mean_v = means[kOfV];
+  const A mean_vn = means[kOfVn];
+  const A mean_k = means[kOfK];
+  const A mean_kn = means[kOfKn];
+  // Sums of p times what the three are sums of, where p = r (v - mean_v - n mean_vn).
+  const auto with_p = [&](A of_v, A of_one, A of_n) {
+    return r * (of_v - mean_v * of_one - mean_vn * of_n);
+  };
+  const A mean_pk = with_p(means[kOfVk], mean_k, mean_kn);
+  const A mean_gn =
+      with_p(means[kOfQv], means[kOfQ], means[kOfQn]) - r * (mean_kn * mean_v + mean_vn * mean_k);
+  const A mean_gnn = with_p(means[kOfQvn], means[kOfQn], means[kOfQnn]) -
+                     r * (mean_kn * mean_vn + mean_vn * mean_kn);
+  const A along_n = mean_gnn + mean_pk;
+
+  pixels.each([&](int at, const auto& values) {
+    A kept[V];
+    A of_gy[V];
+    A of_x[V];
+    group.kept(at, kept);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const Element<A> e = element(group, group.normal(values[0][i], i), kept[i], i);
+      const A g = values[1][i];
+      const A v_value = values[2][i];
+      const A w = group.scale[i] * r * (v_value - mean_v - e.n * mean_vn);
+      of_gy[i] = w * e.first;
+      const A gn =
+          group.scale[i] * g * (w * e.second - r * mean_vn * e.first) - r * mean_kn * v_value;
+      of_x[i] = r * (gn - mean_gn - e.n * along_n);
+    }
+    store<T, V>(ggy + at, of_gy);
+    store<T, V>(gx + at, of_x);
   });
-  group.write_added(of_add, scratch, gchannels);
+  if (group.writes()) {
+    const int64_t count = norm.images * norm.channels;
+    A* to = gchannels + group.image * norm.channels + group.channel;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const auto of = [&](int what) { return total(group.column, what, i); };
+      const A s = group.scale[i];
+      const A of_shift = s * with_p(of(kOfQv), of(kOfQ), of(kOfQn));
+      to[i] =
+          with_p(of(kOfVk), of(kOfK), of(kOfKn)) + s * with_p(of(kOfQvn), of(kOfQn), of(kOfQnn));
+      to[count + i] = of_shift;
+      if (norm.add.values != nullptr) {
+        const A of_gn = s * of_shift - r * (mean_kn * of(kOfV) + mean_vn * s * of(kOfK));
+        to[2 * count + i] =
+            r * (of_gn - static_cast<A>(norm.pixels) * mean_gn - of(kOfN) * along_n);
+      }
+    }
+  }
+  group.finish();
 }
 
-// Calls f(T(), Constant<V>(), Constant<Drop>(), team) for the image's type and the widest vectors
-// that fit a group's channels.
-template <class F>
+// Calls f(T(), Constant<V>(), Constant<Drop>()) for the image's type and the widest vectors, of
+// `Widest` at most, that fit a group's channels.
+template <int Widest, class F>
 void dispatch(const GroupNorm& norm, const F& f) {
   if (norm.images == 0) return;
   const int64_t width = norm.channels / norm.groups;
   const auto of_type = [&](auto type, auto drop) {
-    const auto of_vector = [&](auto vector) {
-      f(type, vector, drop,
-        team_for(norm.pixels, norm.channels, width, decltype(vector)::value, sizeof(type)));
-    };
-    if (width % 4 == 0) {
-      of_vector(Constant<4>());
+    if (width % Widest == 0) {
+      f(type, Constant<Widest>(), drop);
     } else if (width % 2 == 0) {
-      of_vector(Constant<2>());
+      f(type, Constant<2>(), drop);
     } else {
-      of_vector(Constant<1>());
+      f(type, Constant<1>(), drop);
     }
   };
   const auto either = [&](auto type) {
@@ -384,38 +389,45 @@ void dispatch(const GroupNorm& norm, const F& f) {
   if (norm.type == Type::bfloat16) either(__nv_bfloat16());
 }
 
-int64_t teams(const GroupNorm& norm, const Team& team) {
-  return norm.images * (norm.channels / team.width);
+template <class T, int V, class Kernel, class... Arguments>
+void launch_groups(Kernel kernel, const GroupNorm& norm, int sums, Stream stream,
+                   Arguments... arguments) {
+  const Team team = team_for<T, V>(norm.pixels, norm.channels, norm.channels / norm.groups);
+  launch_teams<T, V>(kernel, norm.images, norm.channels, team, sums, stream, norm, team,
+                     arguments...);
 }
 
 }  // namespace
 
 void group_norm_forward(const GroupNorm& norm, void* y, Stream stream) {
-  dispatch(norm, [&](auto type, auto vector, auto drop, Team team) {
+  dispatch<4>(norm, [&](auto type, auto vector, auto drop) {
     using T = decltype(type);
-    launch_teams(forward_kernel<T, decltype(vector)::value, decltype(drop)::value>,
-                 teams(norm, team), team, stream, norm, team, static_cast<T*>(y));
+    constexpr int V = decltype(vector)::value;
+    launch_groups<T, V>(forward_kernel<T, V, decltype(drop)::value>, norm, 2, stream,
+                        static_cast<T*>(y));
   });
 }
 
 void group_norm_backward(const GroupNorm& norm, const void* gy, void* gx, void* gchannels,
                          Stream stream) {
-  dispatch(norm, [&](auto type, auto vector, auto drop, Team team) {
+  dispatch<4>(norm, [&](auto type, auto vector, auto drop) {
     using T = decltype(type);
-    launch_teams(backward_kernel<T, decltype(vector)::value, decltype(drop)::value>,
-                 teams(norm, team), team, stream, norm, team, static_cast<const T*>(gy),
-                 static_cast<T*>(gx), static_cast<typename Wide<T>::type*>(gchannels));
+    constexpr int V = decltype(vector)::value;
+    launch_groups<T, V>(backward_kernel<T, V, decltype(drop)::value>, norm, 3 * V + 2, stream,
+                        static_cast<const T*>(gy), static_cast<T*>(gx),
+                        static_cast<typename Wide<T>::type*>(gchannels));
   });
 }
 
 void group_norm_backward_twice(const GroupNorm& norm, const void* v, const void* gy, void* ggy,
                                void* gx, void* gchannels, Stream stream) {
-  dispatch(norm, [&](auto type, auto vector, auto drop, Team team) {
+  dispatch<2>(norm, [&](auto type, auto vector, auto drop) {
     using T = decltype(type);
-    launch_teams(backward_twice_kernel<T, decltype(vector)::value, decltype(drop)::value>,
-                 teams(norm, team), team, stream, norm, team, static_cast<const T*>(v),
-                 static_cast<const T*>(gy), static_cast<T*>(ggy), static_cast<T*>(gx),
-                 static_cast<typename Wide<T>::type*>(gchannels));
+    constexpr int V = decltype(vector)::value;
+    launch_groups<T, V>(backward_twice_kernel<T, V, decltype(drop)::value>, norm, kTwiceSums * V,
+                        stream, static_cast<const T*>(v), static_cast<const T*>(gy),
+                        static_cast<T*>(ggy), static_cast<T*>(gx),
+                        static_cast<typename Wide<T>::type*>(gchannels));
   });
 }
 

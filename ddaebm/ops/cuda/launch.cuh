@@ -1,32 +1,43 @@
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <stdexcept>
 #include <string>
+
+#include <cuda_runtime.h>
 
 // How kernels are launched, and their shared memory named, in words that a CPU's compiler takes too
 // (tests/cuda_emulation).
 #ifndef DDAEBM_CUDA_EMULATION
 #define DDAEBM_SHARED(type, name, count) __shared__ type name[count]
+#define DDAEBM_SHARED_LAUNCHED(type, name)                      \
+  extern __shared__ __align__(16) unsigned char name##_bytes[]; \
+  type* name = reinterpret_cast<type*>(name##_bytes)
 #endif
 
 namespace ddaebm::ops::cuda {
 
-// Blocks come in clusters of `cluster`, which Hopper has.
+constexpr size_t kSharedBytes = 48 * 1024;  // of a block, without asking for more
+
+struct Grid {
+  dim3 blocks;
+  unsigned threads;
+  unsigned cluster = 1;  // of so many blocks, which Hopper has
+  size_t shared = 0;     // bytes of DDAEBM_SHARED_LAUNCHED
+};
+
 template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), dim3 blocks, unsigned threads, unsigned cluster,
-            void* stream, Arguments... arguments) {
-  if (blocks.x == 0 || blocks.y == 0) return;
+void launch(void (*kernel)(Parameters...), const Grid& grid, void* stream, Arguments... arguments) {
+  if (grid.blocks.x == 0 || grid.blocks.y == 0) return;
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {cluster, 1, 1};
+  attribute.val.clusterDim = {grid.cluster, 1, 1};
   cudaLaunchConfig_t config = {};
-  config.gridDim = blocks;
-  config.blockDim = dim3(threads);
+  config.gridDim = grid.blocks;
+  config.blockDim = dim3(grid.threads);
+  config.dynamicSmemBytes = grid.shared;
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = &attribute;
-  config.numAttrs = cluster > 1 ? 1 : 0;
+  config.numAttrs = grid.cluster > 1 ? 1 : 0;
   const cudaError_t error =
       cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
   if (error != cudaSuccess) {

@@ -101,6 +101,13 @@ void norm_prelu_backward(const Dense& dense, const BatchNorm& norm, const void* 
                          const void* inverse, const void* slope, void* gh, void* g_scale,
                          void* g_shift, void* g_slope, Stream stream);
 
+// Tensors of one type copied end to end into `out`, in its type.
+struct Piece {
+  const void* from;
+  int64_t count;
+};
+void end_to_end(Type from, const Piece* pieces, int64_t count, Type to, void* out, Stream stream);
+
 struct Adam {
   Type type;  // float32 or float64
   int64_t count;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <type_traits>
+
 #include <cuda_bf16.h>
 
 #include "ddaebm/ops/cuda/launch.cuh"
@@ -41,35 +43,47 @@ struct alignas(sizeof(T) * V) Vector {
   T at[V];
 };
 
+// V neighbouring elements as memory has them, in few registers.
+template <class T, int V>
+struct Words {
+  static constexpr int kBytes = static_cast<int>(sizeof(T)) * V;
+  unsigned at[(kBytes + 3) / 4];
+
+  __device__ typename Wide<T>::type operator[](int i) const {
+    if constexpr (sizeof(T) == 8) {
+      return __hiloint2double(static_cast<int>(at[2 * i + 1]), static_cast<int>(at[2 * i]));
+    } else if constexpr (sizeof(T) == 4) {
+      return __uint_as_float(at[i]);
+    } else {
+      return __uint_as_float(i % 2 == 0 ? at[i / 2] << 16U : at[i / 2] & 0xffff0000U);
+    }
+  }
+};
+
 // Through the read-only path: kernels write other tensors than they read, and loads may go ahead of
 // stores.
-template <class Word, class T, int V>
-__device__ inline Vector<T, V> read_words(const T* from) {
-  constexpr int kWords = sizeof(T) * V / sizeof(Word);
+template <class T, int V>
+__device__ inline Words<T, V> read(const T* from) {
+  constexpr int kBytes = Words<T, V>::kBytes;
+  using Load = std::conditional_t<
+      kBytes % 16 == 0, uint4,
+      std::conditional_t<kBytes % 8 == 0, uint2,
+                         std::conditional_t<kBytes % 4 == 0, unsigned, unsigned short>>>;
+  constexpr int kLoads = kBytes / static_cast<int>(sizeof(Load));
   union {
-    Word words[kWords];
-    Vector<T, V> vector;
+    Load loads[kLoads];
+    Words<T, V> words;
   } both = {};
 #pragma unroll
-  for (int i = 0; i < kWords; ++i) both.words[i] = __ldg(reinterpret_cast<const Word*>(from) + i);
-  return both.vector;
+  for (int i = 0; i < kLoads; ++i) both.loads[i] = __ldg(reinterpret_cast<const Load*>(from) + i);
+  return both.words;
 }
 
 template <class T, int V>
 __device__ inline void load(const T* from, typename Wide<T>::type* to) {
-  constexpr size_t kBytes = sizeof(T) * V;
-  Vector<T, V> v;
-  if constexpr (kBytes % 16 == 0) {
-    v = read_words<uint4, T, V>(from);
-  } else if constexpr (kBytes == 8) {
-    v = read_words<uint2, T, V>(from);
-  } else if constexpr (kBytes == 4) {
-    v = read_words<unsigned, T, V>(from);
-  } else {
-    v = read_words<unsigned short, T, V>(from);
-  }
+  const auto words = read<T, V>(from);
 #pragma unroll
-  for (int i = 0; i < V; ++i) to[i] = widen(v.at[i]);
+  for (int i = 0; i < V; ++i) to[i] = words[i];
 }
 
 template <class T, int V>

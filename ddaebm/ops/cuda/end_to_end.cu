@@ -1,0 +1,81 @@
+// Many tensors copied end to end into one, in its type.
+
+#include <algorithm>
+
+#include "ddaebm/ops/cuda/launchers.h"
+#include "ddaebm/ops/cuda/vectors.cuh"
+
+namespace ddaebm::ops::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kEach = 8;      // elements of a thread
+constexpr int kTensors = 96;  // of a launch: what its arguments have room for
+
+// Tensor i has the blocks from first_block[i] on and goes to the places from `to[i]` on.
+struct Tensors {
+  const void* from[kTensors];
+  int64_t to[kTensors + 1];
+  unsigned first_block[kTensors + 1];
+  int count;
+};
+
+template <class From, class To>
+__global__ void __launch_bounds__(kThreads) end_to_end_kernel(Tensors tensors, To* out) {
+  int low = 0;
+  int high = tensors.count;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (tensors.first_block[middle] <= blockIdx.x ? low : high) = middle;
+  }
+  const auto* from = static_cast<const From*>(tensors.from[low]);
+  To* to = out + tensors.to[low];
+  const int64_t size = tensors.to[low + 1] - tensors.to[low];
+  const int64_t first =
+      static_cast<int64_t>(blockIdx.x - tensors.first_block[low]) * kThreads * kEach + threadIdx.x;
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const int64_t i = first + j * kThreads;
+    if (i < size) to[i] = narrow<To>(static_cast<typename Wide<To>::type>(widen(from[i])));
+  }
+}
+
+template <class From, class To>
+void copy(const Piece* pieces, int64_t count, To* out, Stream stream) {
+  int64_t place = 0;
+  for (int64_t first = 0; first < count; first += kTensors) {
+    Tensors tensors = {};
+    tensors.count = static_cast<int>(std::min<int64_t>(kTensors, count - first));
+    unsigned blocks = 0;
+    for (int i = 0; i < tensors.count; ++i) {
+      const Piece& piece = pieces[first + i];
+      tensors.from[i] = piece.from;
+      tensors.to[i] = place;
+      tensors.first_block[i] = blocks;
+      place += piece.count;
+      blocks += static_cast<unsigned>((piece.count + kThreads * kEach - 1) / (kThreads * kEach));
+    }
+    tensors.to[tensors.count] = place;
+    launch(end_to_end_kernel<From, To>, {blocks, kThreads}, stream, tensors, out);
+  }
+}
+
+template <class F>
+void with_type(Type type, const F& f) {
+  if (type == Type::float32) f(float());
+  if (type == Type::float64) f(double());
+  if (type == Type::bfloat16) f(__nv_bfloat16());
+}
+
+}  // namespace
+
+void end_to_end(Type from, const Piece* pieces, int64_t count, Type to, void* out, Stream stream) {
+  with_type(from, [&](auto in_type) {
+    with_type(to, [&](auto out_type) {
+      using To = decltype(out_type);
+      copy<decltype(in_type)>(pieces, count, static_cast<To*>(out), stream);
+    });
+  });
+}
+
+}  // namespace ddaebm::ops::cuda
