@@ -7,6 +7,7 @@
 
 #include "ddaebm/diffusion/sampler.h"
 #include "ddaebm/error.h"
+#include "ddaebm/ops/beside.h"
 
 namespace ddaebm {
 namespace {
@@ -104,11 +105,14 @@ Noise Noise::slice(int64_t first, int64_t last) const {
           cut(eps_fake), cut(eps_encoder), cut(surround)};
 }
 
-Iteration Ddaebm::begin(const torch::Tensor& x0, const Steps& at, const Noise& noise,
-                        bool reconstruct) {
+Iteration Ddaebm::diffuse(const torch::Tensor& x0, const Steps& at, const Noise& noise) {
   Iteration it;
   it.x_t = at.diffuse(x0, noise.eps_t);
   it.x_next = at.advance(it.x_t, noise.eps_next);
+  return it;
+}
+
+void Ddaebm::generate(Iteration& it, const Steps& at, const Noise& noise, bool reconstruct) {
   std::vector<torch::Tensor> latents = {noise.z};
   const bool reverse = reconstruct && game_.divergence == Divergence::jeffrey;
   if (reverse) {
@@ -124,13 +128,16 @@ Iteration Ddaebm::begin(const torch::Tensor& x0, const Steps& at, const Noise& n
   it.x0_guess = guesses.front();
   it.fake = at.posterior_sample(it.x0_guess, it.x_next, noise.eps_fake, game_.noise_at_t0);
   if (reverse) it.x0_reconstruction = guesses.back();
-  return it;
 }
 
 Iteration Ddaebm::play(const torch::Tensor& x0, const torch::Tensor& progress, const Noise& noise,
                        const Update& update) {
   const Steps at = process_.at(noise.t, x0.dim());
-  Iteration it = begin(x0, at, noise, /*reconstruct=*/true);
+  Iteration it = diffuse(x0, at, noise);
+  // E of the data need not wait for generated points.
+  ops::Beside beside(x0.device(), [&] { judge_real(it, at, noise); });
+  generate(it, at, noise, /*reconstruct=*/true);
+  beside.join();
   energy_loss(it, at, noise, progress);
   update(kEnergy, it.energy_loss, /*last=*/true);
   generator_loss(it, at, noise);
@@ -138,22 +145,38 @@ Iteration Ddaebm::play(const torch::Tensor& x0, const torch::Tensor& progress, c
   return it;
 }
 
+ops::ValueAndGradient Ddaebm::penalised(const Iteration& it, const torch::Tensor& x,
+                                        const torch::Tensor& t, const Steps& at) {
+  auto [e, gradient] = energy_and_gradient(x, t, at);
+  if (game_.penalty_log_q) gradient = gradient + at.grad_log_q(it.x_next, x);
+  return {e, gradient};
+}
+
+void Ddaebm::judge_real(Iteration& it, const Steps& at, const Noise& noise) {
+  if (game_.gamma > 0) {
+    auto [e, gradient] = penalised(it, it.x_t, noise.t, at);
+    it.energy_real = e;
+    it.penalty_gradient = gradient;
+  } else {
+    it.energy_real = energy(it.x_t, noise.t, at);
+  }
+}
+
 // Maximisation in E, eq. 22, with the gradient penalty, eq. 23.
 void Ddaebm::energy_loss(Iteration& it, const Steps& at, const Noise& noise,
                          const torch::Tensor& progress) {
   const auto& t = noise.t;
   const auto fake = it.fake.detach();
-  // E, and what the penalty holds down: the gradient of E(x, t) + log q(x_{t+1} | x) in x.
-  const auto penalised = [&](const torch::Tensor& x, torch::Tensor& gradient) {
-    auto [e, of_e] = energy_and_gradient(x, t, at);
-    gradient = game_.penalty_log_q ? of_e + at.grad_log_q(it.x_next, x) : of_e;
-    return e;
-  };
   const bool penalty = game_.gamma > 0;
   const bool fake_penalty = penalty && game_.fake_penalty > 0;
   torch::Tensor fake_gradient;
-  it.energy_real = penalty ? penalised(it.x_t, it.penalty_gradient) : energy(it.x_t, t, at);
-  it.energy_fake = fake_penalty ? penalised(fake, fake_gradient) : energy(fake, t, at);
+  if (fake_penalty) {
+    auto [e, gradient] = penalised(it, fake, t, at);
+    it.energy_fake = e;
+    fake_gradient = gradient;
+  } else {
+    it.energy_fake = energy(fake, t, at);
+  }
   it.energy_loss = game_.fake_weight * it.energy_fake.mean() - it.energy_real.mean();
 
   it.penalty = torch::zeros({}, options_);
@@ -229,10 +252,11 @@ torch::Tensor Ddaebm::step(const torch::Tensor& x0, const torch::Tensor& progres
   };
   std::vector<Iteration> parts;
   for_parts([&](const auto& x, const Noise& part, const Steps& at, bool last, double share) {
-    Iteration it;
+    Iteration it = diffuse(x, at, part);
+    judge_real(it, at, part);
     {
       const torch::NoGradGuard no_grad;
-      it = begin(x, at, part, /*reconstruct=*/false);
+      generate(it, at, part, /*reconstruct=*/false);
     }
     energy_loss(it, at, part, progress);
     update(kEnergy, it.energy_loss * share, last);
@@ -245,13 +269,9 @@ torch::Tensor Ddaebm::step(const torch::Tensor& x0, const torch::Tensor& progres
   });
   auto total = torch::zeros({static_cast<int64_t>(loss_names().size())}, options_);
   size_t i = 0;
-  for_parts([&](const auto& x, const Noise& part, const Steps& at, bool last, double share) {
+  for_parts([&](const auto&, const Noise& part, const Steps& at, bool last, double share) {
     Iteration& it = parts[i++];
-    const Iteration again = begin(x, at, part, /*reconstruct=*/true);
-    it.x0_guess = again.x0_guess;
-    it.fake = again.fake;
-    it.code = again.code;
-    it.x0_reconstruction = again.x0_reconstruction;
+    generate(it, at, part, /*reconstruct=*/true);
     generator_loss(it, at, part);
     update(kGenerator, it.generator_loss * share, last);
     total = total + losses(it) * share;

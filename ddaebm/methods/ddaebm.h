@@ -126,10 +126,14 @@ class Ddaebm : public Method {
   // The same and its gradient in x, both differentiable in E's parameters.
   ops::ValueAndGradient energy_and_gradient(const torch::Tensor& x, const torch::Tensor& t,
                                             const Steps& at);
-  // The pair (x_t, x_{t+1}) and the generated x_t.
-  // Both pairs, and what the generator makes of x_{t+1}; the reconstruction where it will be asked
-  // for.
-  Iteration begin(const torch::Tensor& x0, const Steps& at, const Noise& noise, bool reconstruct);
+  // E, and the gradient that the penalty holds down, of E(x, t) + log q(x_{t+1} | x) in x.
+  ops::ValueAndGradient penalised(const Iteration& it, const torch::Tensor& x,
+                                  const torch::Tensor& t, const Steps& at);
+  // In turn: the real pair (x_t, x_{t+1}); what E makes of x_t; what the generator makes of
+  // x_{t+1}, the reconstruction where it will be asked for.
+  static Iteration diffuse(const torch::Tensor& x0, const Steps& at, const Noise& noise);
+  void judge_real(Iteration& it, const Steps& at, const Noise& noise);
+  void generate(Iteration& it, const Steps& at, const Noise& noise, bool reconstruct);
   void energy_loss(Iteration& it, const Steps& at, const Noise& noise,
                    const torch::Tensor& progress);
   void generator_loss(Iteration& it, const Steps& at, const Noise& noise);

@@ -1,4 +1,5 @@
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -24,7 +25,9 @@ RepeatedStep::RepeatedStep(std::function<void()> step, const std::vector<torch::
     // Libraries choose algorithms and allocate workspaces in the first calls, which a recording
     // must not hold.
     for (int i = 0; i < 3; ++i) step_();
-    stream.synchronize();
+    c10::cuda::device_synchronize();
+    // The recording has memory of its own.
+    c10::cuda::CUDACachingAllocator::emptyCache();
     graph_->graph.capture_begin();
     step_();
     graph_->graph.capture_end();

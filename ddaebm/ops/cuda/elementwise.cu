@@ -51,11 +51,11 @@ __global__ void scaled_sum_kernel(int64_t count, int channels, const T* a, const
 
 template <class T, int V>
 __global__ void __launch_bounds__(kSpanThreads)
-    scaled_with_sums_kernel(Image shape, Team team, const T* g, typename Wide<T>::type gain, T* y,
+    scaled_with_sums_kernel(Team team, const T* g, typename Wide<T>::type gain, T* y,
                             typename Wide<T>::type* sums) {
   using A = typename Wide<T>::type;
   DDAEBM_SHARED_LAUNCHED(A, scratch);
-  const Span<T, V> span(shape.pixels, shape.channels, team);
+  const Span<T, V> span(team);
   g += span.offset;
   y += span.offset;
   A mine[V] = {};
@@ -73,7 +73,8 @@ __global__ void __launch_bounds__(kSpanThreads)
   if (span.writes()) {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      sums[span.image * span.channels + span.channel + i] = totals[i * span.columns + span.column];
+      sums[static_cast<int64_t>(span.image) * team.channels + span.channel + i] =
+          totals[i * team.columns + span.column];
     }
   }
   span.finish();
@@ -138,9 +139,9 @@ void scaled_with_sums(const Image& shape, const void* g, double gain, void* y, v
     constexpr int V = decltype(vector)::value;
     if (shape.images == 0) return;
     const Team team = team_for<T, V>(shape.pixels, shape.channels, V);
-    launch_teams<T, V>(scaled_with_sums_kernel<T, V>, shape.images, shape.channels, team, V, stream,
-                       shape, team, static_cast<const T*>(g), static_cast<A>(gain),
-                       static_cast<T*>(y), static_cast<A*>(sums));
+    launch_teams<T, V>(scaled_with_sums_kernel<T, V>, shape.images, team, 0, V, stream,
+                       static_cast<const T*>(g), static_cast<A>(gain), static_cast<T*>(y),
+                       static_cast<A*>(sums));
   });
 }
 

@@ -8,7 +8,12 @@
 namespace ddaebm::ops::cuda {
 namespace {
 
-constexpr int kTwiceSums = 11;  // of a channel, in backward_twice_kernel
+// That the kernels make for each thread.
+constexpr int kForwardSums = 2;
+template <int V>
+constexpr int kBackwardSums = 3 * V + 2;
+template <int V>
+constexpr int kTwiceSums = 11 * V;
 
 // In the accuracy of images of type T.
 template <class T, class A>
@@ -28,19 +33,19 @@ __device__ inline A sigmoid(A u) {
   }
 }
 
-// Drop: whether there is dropout.
-template <class T, int V, bool Drop>
+// Silu, Drop: whether they are there.
+template <class T, int V, bool Silu, bool Drop>
 struct Groups : Span<T, V> {
   using Base = Span<T, V>;
   using A = typename Base::A;
-  __device__ Groups(const GroupNorm& norm_, Team team)
-      : Base(norm_.pixels, norm_.channels, team),
+  __device__ Groups(const GroupNorm& norm_, const Team& team)
+      : Base(team),
         norm(norm_),
         x(static_cast<const T*>(norm.x) + this->offset),
-        width(static_cast<int>(norm.channels / norm.groups)),
-        first_channel(this->channel / width * width),
-        number(this->image * norm.groups + this->channel / width),
-        size(static_cast<A>(norm.pixels) * static_cast<A>(width)) {
+        width(static_cast<int>(norm.channels) / static_cast<int>(norm.groups)),
+        first_channel(this->channel - this->channel % width),
+        number(this->image * static_cast<int>(norm.groups) + this->channel / width),
+        one_over_size(A(1) / (static_cast<A>(team.pixels) * static_cast<A>(width))) {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       scale[i] = of_channel(norm.scale, this->channel + i);
@@ -54,7 +59,7 @@ struct Groups : Span<T, V> {
     }
   }
 
-  __device__ A of_channel(const ChannelValues& values, int64_t channel) const {
+  __device__ A of_channel(const ChannelValues& values, int channel) const {
     return values.values == nullptr
                ? A(0)
                : static_cast<const A*>(values.values)[this->image * values.row + channel];
@@ -76,9 +81,10 @@ struct Groups : Span<T, V> {
 
   // The k-th of the columns' totals, added up over the thread's group.
   __device__ A over_group(const A* totals, int k) const {
-    const int first = this->column - static_cast<int>(this->channel - first_channel) / V;
+    const int first = this->column - (this->channel - first_channel) / V;
     A all = 0;
-    for (int j = 0; j < width / V; ++j) all += totals[k * this->columns + first + j];
+#pragma unroll 1
+    for (int j = 0; j < width / V; ++j) all += totals[k * this->team.columns + first + j];
     return all;
   }
 
@@ -104,23 +110,23 @@ struct Groups : Span<T, V> {
   const GroupNorm& norm;
   const T* x;
   int width;  // channels of a group
-  int64_t first_channel, number;
-  A size;
+  int first_channel, number;
+  A one_over_size;
   A inverse = 1;
   A scale[V], shift[V], centre[V];
   uint32_t seed_low = 0, seed_high = 0;
 };
 
-template <class T, int V, bool Drop>
-__global__ void __launch_bounds__(kSpanThreads, 3) forward_kernel(GroupNorm norm, Team team, T* y) {
+template <class T, int V, bool Silu, bool Drop>
+__global__ void __launch_bounds__(kSpanThreads, 3) forward_kernel(Team team, GroupNorm norm, T* y) {
   using A = typename Wide<T>::type;
   DDAEBM_SHARED_LAUNCHED(A, scratch);
-  const Groups<T, V, Drop> group(norm, team);
-  const Pixels<T, V, 1> pixels(group, group.x);
+  const Groups<T, V, Silu, Drop> group(norm, team);
+  const Pixels<T, V, 1> pixels(group, places<T>(scratch, team, kForwardSums), group.x);
   y += group.offset;
   // Around one of the elements, which is exact where the mean is far from zero.
   const A near = group.first_element();
-  A sums[2] = {};
+  A sums[kForwardSums] = {};
   pixels.each([&](int, const auto& values) {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
@@ -130,8 +136,8 @@ __global__ void __launch_bounds__(kSpanThreads, 3) forward_kernel(GroupNorm norm
     }
   });
   const A* totals = group.over_rows(sums, scratch);
-  const A apart = group.over_group(totals, 0) / group.size;
-  const A variance = max(A(0), group.over_group(totals, 1) / group.size - apart * apart);
+  const A apart = group.over_group(totals, 0) * group.one_over_size;
+  const A variance = max(A(0), group.over_group(totals, 1) * group.one_over_size - apart * apart);
   const A mean = near + apart;
   const A inverse = A(1) / sqrt(variance + static_cast<A>(norm.eps));
   A slope[V];
@@ -148,7 +154,7 @@ __global__ void __launch_bounds__(kSpanThreads, 3) forward_kernel(GroupNorm norm
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       const A u = values[0][i] * slope[i] + intercept[i];
-      v[i] = (norm.silu ? u * sigmoid<T>(u) : u) * kept[i];
+      v[i] = (Silu ? u * sigmoid<T>(u) : u) * kept[i];
     }
     store<T, V>(y + at, v);
   });
@@ -164,23 +170,24 @@ template <class A>
 struct Element {
   A n, first, second;
 };
-template <class T, int V, bool Drop, class A>
-__device__ inline Element<A> element(const Groups<T, V, Drop>& group, A n, A kept, int i) {
-  if (!group.norm.silu) return {n, kept, A(0)};
+template <class T, int V, bool Silu, bool Drop, class A>
+__device__ inline Element<A> element(const Groups<T, V, Silu, Drop>& group, A n, A kept, int i) {
+  if (!Silu) return {n, kept, A(0)};
   const A u = group.scale[i] * n + group.shift[i];
   const A s = sigmoid<T>(u);
-  const A y = u * s;
-  return {n, kept * (s + y - y * s), kept * (s - s * s) * (A(2) + u - A(2) * y)};
+  const A rest = u - u * s;
+  return {n, kept * (s + s * rest), kept * (s - s * s) * (A(2) - u + A(2) * rest)};
 }
 
-template <class T, int V, bool Drop>
+template <class T, int V, bool Silu, bool Drop>
 __global__ void __launch_bounds__(kSpanThreads, 2)
-    backward_kernel(GroupNorm norm, Team team, const T* gy, T* gx,
+    backward_kernel(Team team, GroupNorm norm, const T* gy, T* gx,
                     typename Wide<T>::type* gchannels) {
   using A = typename Wide<T>::type;
   DDAEBM_SHARED_LAUNCHED(A, scratch);
-  Groups<T, V, Drop> group(norm, team);
-  const Pixels<T, V, 2> pixels(group, group.x, gy + group.offset);
+  Groups<T, V, Silu, Drop> group(norm, team);
+  const Pixels<T, V, 2> pixels(group, places<T>(scratch, team, kBackwardSums<V>), group.x,
+                               gy + group.offset);
   group.normalise();
   gx += group.offset;
   // n, and gu
@@ -194,7 +201,7 @@ __global__ void __launch_bounds__(kSpanThreads, 2)
     }
   };
   // Of each channel gu n, gu and n, then of all of the thread's k and k n.
-  A sums[3 * V + 2] = {};
+  A sums[kBackwardSums<V>] = {};
   pixels.each([&](int at, const auto& values) {
     A ns[V];
     A gs[V];
@@ -216,8 +223,10 @@ __global__ void __launch_bounds__(kSpanThreads, 2)
   sums[3 * V + 1] = of_group[1];
   const bool all = gchannels != nullptr;
   const A* totals = all ? group.over_rows(sums, scratch) : group.over_rows(of_group, scratch);
-  const A mean_k = group.inverse * (group.over_group(totals, all ? 3 * V : 0) / group.size);
-  const A mean_kn = group.inverse * (group.over_group(totals, all ? 3 * V + 1 : 1) / group.size);
+  const A mean_k =
+      group.inverse * (group.over_group(totals, all ? 3 * V : 0) * group.one_over_size);
+  const A mean_kn =
+      group.inverse * (group.over_group(totals, all ? 3 * V + 1 : 1) * group.one_over_size);
   A scale[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) scale[i] = group.inverse * group.scale[i];
@@ -231,15 +240,17 @@ __global__ void __launch_bounds__(kSpanThreads, 2)
   });
   if (all && group.writes()) {
     const int64_t count = norm.images * norm.channels;
-    A* to = gchannels + group.image * norm.channels + group.channel;
+    A* to = gchannels + static_cast<int64_t>(group.image) * norm.channels + group.channel;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      const auto total = [&](int k) { return totals[(k * V + i) * group.columns + group.column]; };
+      const auto total = [&](int k) {
+        return totals[(k * V + i) * group.team.columns + group.column];
+      };
       to[i] = total(0);
       to[count + i] = total(1);
       if (norm.add.values != nullptr) {
         to[2 * count + i] =
-            scale[i] * total(1) - static_cast<A>(norm.pixels) * mean_k - total(2) * mean_kn;
+            scale[i] * total(1) - static_cast<A>(team.pixels) * mean_k - total(2) * mean_kn;
       }
     }
   }
@@ -248,22 +259,23 @@ __global__ void __launch_bounds__(kSpanThreads, 2)
 
 // With k = g silu' and q = g silu'' (scale left out), all that the second pass needs is linear in
 // the channels' sums of these; so one reduction is enough.
-template <class T, int V, bool Drop>
+template <class T, int V, bool Silu, bool Drop>
 __global__ void __launch_bounds__(kSpanThreads, 2)
-    backward_twice_kernel(GroupNorm norm, Team team, const T* v, const T* gy, T* ggy, T* gx,
+    backward_twice_kernel(Team team, GroupNorm norm, const T* v, const T* gy, T* ggy, T* gx,
                           typename Wide<T>::type* gchannels) {
   using A = typename Wide<T>::type;
   DDAEBM_SHARED_LAUNCHED(A, scratch);
-  Groups<T, V, Drop> group(norm, team);
-  const Pixels<T, V, 3> pixels(group, group.x, gy + group.offset, v + group.offset);
+  Groups<T, V, Silu, Drop> group(norm, team);
+  const Pixels<T, V, 3> pixels(group, places<T>(scratch, team, kTwiceSums<V>), group.x,
+                               gy + group.offset, v + group.offset);
   group.normalise();
   const A r = group.inverse;
   ggy += group.offset;
   gx += group.offset;
 
   enum { kOfV, kOfVn, kOfK, kOfKn, kOfVk, kOfQ, kOfQn, kOfQnn, kOfQv, kOfQvn, kOfN, kSums };
-  static_assert(kSums == kTwiceSums);
-  A sums[kSums * V] = {};
+  static_assert(kSums * V == kTwiceSums<V>);
+  A sums[kTwiceSums<V>] = {};
   pixels.each([&](int at, const auto& values) {
     A kept[V];
     group.kept(at, kept);
@@ -289,12 +301,13 @@ __global__ void __launch_bounds__(kSpanThreads, 2)
   });
   const A* totals = group.over_rows(sums, scratch);
   const auto total = [&](int column, int what, int i) {
-    return totals[(what * V + i) * group.columns + column];
+    return totals[(what * V + i) * group.team.columns + column];
   };
   // Means over the group: of v and v n; of k, k n and v k times the scale; of the others times its
   // square.
   A means[kOfN] = {};
-  const int first = group.column - static_cast<int>(group.channel - group.first_channel) / V;
+  const int first = group.column - (group.channel - group.first_channel) / V;
+#pragma unroll 1
   for (int j = 0; j < group.width / V; ++j) {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
@@ -306,7 +319,7 @@ __global__ void __launch_bounds__(kSpanThreads, 2)
     }
   }
 #pragma unroll
-  for (int what = 0; what < kOfN; ++what) means[what] /= group.size;
+  for (int what = 0; what < kOfN; ++what) means[what] *= group.one_over_size;
   const A mean_v = means[kOfV];
   const A mean_vn = means[kOfVn];
   const A mean_k = means[kOfK];
@@ -343,7 +356,7 @@ __global__ void __launch_bounds__(kSpanThreads, 2)
   });
   if (group.writes()) {
     const int64_t count = norm.images * norm.channels;
-    A* to = gchannels + group.image * norm.channels + group.channel;
+    A* to = gchannels + static_cast<int64_t>(group.image) * norm.channels + group.channel;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       const auto of = [&](int what) { return total(group.column, what, i); };
@@ -355,34 +368,36 @@ __global__ void __launch_bounds__(kSpanThreads, 2)
       if (norm.add.values != nullptr) {
         const A of_gn = s * of_shift - r * (mean_kn * of(kOfV) + mean_vn * s * of(kOfK));
         to[2 * count + i] =
-            r * (of_gn - static_cast<A>(norm.pixels) * mean_gn - of(kOfN) * along_n);
+            r * (of_gn - static_cast<A>(team.pixels) * mean_gn - of(kOfN) * along_n);
       }
     }
   }
   group.finish();
 }
 
-// Calls f(T(), Constant<V>(), Constant<Drop>()) for the image's type and the widest vectors, of
-// `Widest` at most, that fit a group's channels.
+// Calls f(T(), Constant<V>(), Constant<Silu>(), Constant<Drop>()) for the image's type and the
+// widest vectors, of `Widest` at most, that fit a group's channels.
 template <int Widest, class F>
 void dispatch(const GroupNorm& norm, const F& f) {
   if (norm.images == 0) return;
   const int64_t width = norm.channels / norm.groups;
-  const auto of_type = [&](auto type, auto drop) {
+  const auto of_type = [&](auto type, auto silu, auto drop) {
     if (width % Widest == 0) {
-      f(type, Constant<Widest>(), drop);
+      f(type, Constant<Widest>(), silu, drop);
     } else if (width % 2 == 0) {
-      f(type, Constant<2>(), drop);
+      f(type, Constant<2>(), silu, drop);
     } else {
-      f(type, Constant<1>(), drop);
+      f(type, Constant<1>(), silu, drop);
     }
   };
   const auto either = [&](auto type) {
-    if (norm.seed != nullptr) {
-      of_type(type, Constant<1>());
-    } else {
-      of_type(type, Constant<0>());
-    }
+    using Yes = Constant<1>;
+    using No = Constant<0>;
+    const bool drop = norm.seed != nullptr;
+    if (norm.silu && drop) of_type(type, Yes(), Yes());
+    if (norm.silu && !drop) of_type(type, Yes(), No());
+    if (!norm.silu && drop) of_type(type, No(), Yes());
+    if (!norm.silu && !drop) of_type(type, No(), No());
   };
   if (norm.type == Type::float32) either(float());
   if (norm.type == Type::float64) either(double());
@@ -390,43 +405,42 @@ void dispatch(const GroupNorm& norm, const F& f) {
 }
 
 template <class T, int V, class Kernel, class... Arguments>
-void launch_groups(Kernel kernel, const GroupNorm& norm, int sums, Stream stream,
+void launch_groups(Kernel kernel, const GroupNorm& norm, int tensors, int sums, Stream stream,
                    Arguments... arguments) {
   const Team team = team_for<T, V>(norm.pixels, norm.channels, norm.channels / norm.groups);
-  launch_teams<T, V>(kernel, norm.images, norm.channels, team, sums, stream, norm, team,
-                     arguments...);
+  launch_teams<T, V>(kernel, norm.images, team, tensors, sums, stream, norm, arguments...);
 }
 
 }  // namespace
 
 void group_norm_forward(const GroupNorm& norm, void* y, Stream stream) {
-  dispatch<4>(norm, [&](auto type, auto vector, auto drop) {
+  dispatch<4>(norm, [&](auto type, auto vector, auto silu, auto drop) {
     using T = decltype(type);
     constexpr int V = decltype(vector)::value;
-    launch_groups<T, V>(forward_kernel<T, V, decltype(drop)::value>, norm, 2, stream,
-                        static_cast<T*>(y));
+    launch_groups<T, V>(forward_kernel<T, V, decltype(silu)::value, decltype(drop)::value>, norm, 1,
+                        kForwardSums, stream, static_cast<T*>(y));
   });
 }
 
 void group_norm_backward(const GroupNorm& norm, const void* gy, void* gx, void* gchannels,
                          Stream stream) {
-  dispatch<4>(norm, [&](auto type, auto vector, auto drop) {
+  dispatch<4>(norm, [&](auto type, auto vector, auto silu, auto drop) {
     using T = decltype(type);
     constexpr int V = decltype(vector)::value;
-    launch_groups<T, V>(backward_kernel<T, V, decltype(drop)::value>, norm, 3 * V + 2, stream,
-                        static_cast<const T*>(gy), static_cast<T*>(gx),
+    launch_groups<T, V>(backward_kernel<T, V, decltype(silu)::value, decltype(drop)::value>, norm,
+                        2, kBackwardSums<V>, stream, static_cast<const T*>(gy), static_cast<T*>(gx),
                         static_cast<typename Wide<T>::type*>(gchannels));
   });
 }
 
 void group_norm_backward_twice(const GroupNorm& norm, const void* v, const void* gy, void* ggy,
                                void* gx, void* gchannels, Stream stream) {
-  dispatch<2>(norm, [&](auto type, auto vector, auto drop) {
+  dispatch<2>(norm, [&](auto type, auto vector, auto silu, auto drop) {
     using T = decltype(type);
     constexpr int V = decltype(vector)::value;
-    launch_groups<T, V>(backward_twice_kernel<T, V, decltype(drop)::value>, norm, kTwiceSums * V,
-                        stream, static_cast<const T*>(v), static_cast<const T*>(gy),
-                        static_cast<T*>(ggy), static_cast<T*>(gx),
+    launch_groups<T, V>(backward_twice_kernel<T, V, decltype(silu)::value, decltype(drop)::value>,
+                        norm, 3, kTwiceSums<V>, stream, static_cast<const T*>(v),
+                        static_cast<const T*>(gy), static_cast<T*>(ggy), static_cast<T*>(gx),
                         static_cast<typename Wide<T>::type*>(gchannels));
   });
 }

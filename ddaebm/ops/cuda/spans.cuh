@@ -18,48 +18,41 @@
 namespace ddaebm::ops::cuda {
 
 constexpr int kSpanThreads = 256;
+constexpr int kSpanWarps = kSpanThreads / 32;
 
-// How many pixels a thread keeps in registers between its passes over them: 64 bytes of a tensor.
-template <class T, int V>
-constexpr int held_pixels() {
-  constexpr int kPixels = 64 / static_cast<int>(sizeof(T) * V);
-  return kPixels < 1 ? 1 : kPixels > 16 ? 16 : kPixels;
-}
-
-// How many channels a team takes, and of how many blocks it is.
+// How a kernel's work is shared out. A thread of a row of a block has V channels; rows are powers
+// of two of threads, so that they fit warps.
 struct Team {
-  int width, blocks;
+  int width;         // channels of a team
+  int log_blocks;    // it has 2^log_blocks
+  int columns;       // threads of a row with something to do, width / V
+  int log_columns;   // a row has 2^log_columns in all
+  int pixels;        // of an image
+  int block_pixels;  // of a block
+  int held;          // of a thread, that have a place in shared memory
+  int channels;      // of an image
+  unsigned spans;    // of an image, channels / width
 };
-
-// The threads of a row of a block, each with V channels: a power of two, so that rows fit warps.
-__host__ __device__ inline int padded_columns(int width, int vector) {
-  int padded = 1;
-  while (padded * vector < width) padded *= 2;
-  return padded;
-}
 
 // A thread keeps to V channels, its column, and walks over pixels, every rows-th.
 template <class T, int V>
 struct Span {
   using A = typename Wide<T>::type;
   // Blocks are numbered along a team, then along the spans of an image, then along images.
-  __device__ Span(int64_t pixels, int64_t channels_, Team team)
-      : blocks(team.blocks),
-        rank(static_cast<int>(blockIdx.x) % blocks),
-        columns(team.width / V),
-        padded(padded_columns(team.width, V)),
-        column(static_cast<int>(threadIdx.x) % padded),
-        row(static_cast<int>(threadIdx.x) / padded),
-        image(blockIdx.x / blocks / (channels_ / team.width)),
-        channel((blockIdx.x / blocks % (channels_ / team.width)) * team.width +
-                min(column, columns - 1) * V),
-        channels(static_cast<int>(channels_)),
-        offset(image * pixels * channels + channel) {
-    const int rows = kSpanThreads / padded;
-    const int part = (static_cast<int>(pixels) + blocks - 1) / blocks;
-    start = (rank * part + row) * channels;
-    stop = column < columns ? min(static_cast<int>(pixels), (rank + 1) * part) * channels : 0;
-    step = rows * channels;
+  __device__ explicit Span(const Team& team_)
+      : team(team_),
+        rank(static_cast<int>(blockIdx.x) & ((1 << team.log_blocks) - 1)),
+        image(static_cast<int>((blockIdx.x >> team.log_blocks) / team.spans)),
+        column(static_cast<int>(threadIdx.x) & ((1 << team.log_columns) - 1)),
+        row(static_cast<int>(threadIdx.x) >> team.log_columns),
+        channel(static_cast<int>((blockIdx.x >> team.log_blocks) % team.spans) * team.width +
+                min(column, team.columns - 1) * V),
+        offset(static_cast<int64_t>(image) * team.pixels * team.channels + channel) {
+    const int rows = kSpanThreads >> team.log_columns;
+    start = (rank * team.block_pixels + row) * team.channels;
+    stop = column < team.columns ? min(team.pixels, (rank + 1) * team.block_pixels) * team.channels
+                                 : 0;
+    step = rows * team.channels;
   }
 
   // Calls body(position) for the thread's pixels, positions counted from `offset`.
@@ -70,46 +63,49 @@ struct Span {
   }
 
   // Adds up the K values of each column's threads, over the team. Returns [K][columns] in
-  // `scratch`, which has room for span_scratch(K). Once a kernel: its end is `finish`.
+  // `scratch`, of span_scratch(K) bytes. Once a kernel: its end is `finish`.
   template <int K>
-  __device__ const A* over_rows(const A (&values)[K], A* scratch) const {
-    const int together = max(32, padded);  // threads that leave one value a column
-    const int parts = kSpanThreads / together;
-    A* totals = scratch + K * parts * columns;
+  __device__ const A* over_rows(A (&values)[K], A* scratch) const {
+    for (int far = 16; far >= 1 << team.log_columns; far /= 2) {
 #pragma unroll
-    for (int k = 0; k < K; ++k) {
-      A sum = values[k];
-      for (int far = 16; far >= padded; far /= 2) sum += __shfl_xor_sync(0xffffffffU, sum, far);
-      if (static_cast<int>(threadIdx.x) % together < columns) {
-        scratch[(static_cast<int>(threadIdx.x) / together * K + k) * columns + column] = sum;
-      }
+      for (int k = 0; k < K; ++k) values[k] += __shfl_xor_sync(0xffffffffU, values[k], far);
     }
+    // Each warp leaves one value a column.
+    const int count = K * team.columns;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (lane < team.columns) {
+      A* mine = scratch + static_cast<int>(threadIdx.x) / 32 * count + lane;
+#pragma unroll
+      for (int k = 0; k < K; ++k) mine[k * team.columns] = values[k];
+    }
+    A* totals = scratch + kSpanWarps * count;
     __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < K * columns; i += kSpanThreads) {
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += kSpanThreads) {
       A sum = 0;
-      for (int part = 0; part < parts; ++part) sum += scratch[part * K * columns + i];
+#pragma unroll
+      for (int warp = 0; warp < kSpanWarps; ++warp) sum += scratch[warp * count + i];
       totals[i] = sum;
     }
-    if (blocks > 1) return over_team(totals, K * columns);
+    if (team.log_blocks > 0) return over_team(totals, count);
     __syncthreads();
     return totals;
   }
 
   // Whether the thread is the one of its channels that writes what all know.
-  __device__ bool writes() const { return row == 0 && rank == 0 && column < columns; }
+  __device__ bool writes() const { return row == 0 && rank == 0 && column < team.columns; }
 
   // No block leaves while others may read its sums.
   __device__ void finish() const {
 #ifdef DDAEBM_CLUSTERS
-    if (blocks > 1) cooperative_groups::this_cluster().barrier_wait();
+    if (team.log_blocks > 0) cooperative_groups::this_cluster().barrier_wait();
 #endif
   }
 
-  int blocks, rank;
-  int columns, padded;
+  const Team& team;
+  int rank, image;
   int column, row;
-  int64_t image, channel;
-  int channels;
+  int channel;
   int64_t offset;
   int start, stop, step;  // of the thread's pixels
 
@@ -120,9 +116,11 @@ struct Span {
     const auto cluster = cooperative_groups::this_cluster();
     cluster.sync();
     A* all = totals + count;
+#pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < count; i += kSpanThreads) {
       A sum = 0;
-      for (int r = 0; r < blocks; ++r) sum += cluster.map_shared_rank(totals, r)[i];
+#pragma unroll 2
+      for (int r = 0; r < 1 << team.log_blocks; ++r) sum += cluster.map_shared_rank(totals, r)[i];
       all[i] = sum;
     }
     cluster.barrier_arrive();
@@ -134,60 +132,68 @@ struct Span {
   }
 };
 
-// The thread's pixels of N tensors, read once as far as they fit into registers.
+// The thread's pixels of N tensors, for two passes over them: read once as far as shared memory has
+// room. Each thread has places of its own there, and fills them without waiting.
 template <class T, int V, int N>
 class Pixels {
  public:
+  // `places`: room for N held pixels of every thread.
   template <class... Pointers>
-  __device__ explicit Pixels(const Span<T, V>& span, Pointers... tensors)
-      : span_(span), tensors_{tensors...} {
+  __device__ Pixels(const Span<T, V>& span, T* places, Pointers... tensors)
+      : span_(span), mine_(places + threadIdx.x * V), tensors_{tensors...} {
+    int at = span.start;
+    for (int j = 0; j < span.team.held && at < span.stop; ++j, at += span.step) {
 #pragma unroll
-    for (int j = 0; j < kHeld; ++j) {
-      const int at = span.start + j * span.step;
-      if (at < span.stop) read_all(at, held_[j]);
+      for (int n = 0; n < N; ++n) copy_async<T, V>(place(j, n), tensors_[n] + at);
     }
   }
 
   // Calls body(position, values), each tensor's values as Words.
   template <class F>
   __device__ void each(const F& body) const {
-#pragma unroll
-    for (int j = 0; j < kHeld; ++j) {
-      const int at = span_.start + j * span_.step;
-      if (at >= span_.stop) continue;
+    wait_for_copies();
+    int at = span_.start;
+#pragma unroll 2
+    for (int j = 0; j < span_.team.held && at < span_.stop; ++j, at += span_.step) {
       Words<T, V> values[N];
 #pragma unroll
-      for (int n = 0; n < N; ++n) {
-        values[n] = held_[j][n];
-#ifndef DDAEBM_CUDA_EMULATION
-        // Held as it is: else the compiler keeps what a first pass made of it, in more registers.
-#pragma unroll
-        for (auto& word : values[n].at) asm volatile("" : "+r"(word));
-#endif
-      }
+      for (int n = 0; n < N; ++n) values[n] = *reinterpret_cast<const Words<T, V>*>(place(j, n));
       body(at, values);
     }
-    for (int at = span_.start + kHeld * span_.step; at < span_.stop; at += span_.step) {
+#pragma unroll 1
+    for (; at < span_.stop; at += span_.step) {
       Words<T, V> values[N];
-      read_all(at, values);
+#pragma unroll
+      for (int n = 0; n < N; ++n) values[n] = read<T, V>(tensors_[n] + at);
       body(at, values);
     }
   }
 
  private:
-  static constexpr int kHeld = held_pixels<T, V>();
-  __device__ void read_all(int at, Words<T, V> (&to)[N]) const {
-#pragma unroll
-    for (int n = 0; n < N; ++n) to[n] = read<T, V>(tensors_[n] + at);
-  }
+  __device__ T* place(int j, int n) const { return mine_ + (j * N + n) * (kSpanThreads * V); }
 
   const Span<T, V>& span_;
+  T* mine_;
   const T* tensors_[N];
-  Words<T, V> held_[kHeld][N];
 };
 
+// Bytes that over_rows needs for so many sums.
+template <class T>
+__host__ __device__ size_t span_scratch(const Team& team, int sums) {
+  const auto bytes =
+      static_cast<size_t>(sums * (kSpanWarps + 2) * team.columns) * sizeof(typename Wide<T>::type);
+  return (bytes + 15) / 16 * 16;
+}
+
+// Where Pixels' places begin, behind that.
+template <class T>
+__device__ T* places(void* scratch, const Team& team, int sums) {
+  return reinterpret_cast<T*>(static_cast<char*>(scratch) + span_scratch<T>(team, sums));
+}
+
 // A team for images of this shape: the fewest channels, in multiples of `unit`, that make whole
-// sectors and divide all channels; and enough blocks that threads can hold their pixels.
+// sectors and divide all channels; and as many blocks as leave a thread eight pixels, if a cluster
+// has so many.
 template <class T, int V>
 Team team_for(int64_t pixels, int64_t channels, int64_t unit) {
   static const bool clusters = [] {
@@ -199,33 +205,46 @@ Team team_for(int64_t pixels, int64_t channels, int64_t unit) {
            major >= 9;
   }();
   int64_t width = unit;
-  for (int64_t wider = unit; wider <= channels && wider <= V * kSpanThreads / 4; wider += unit) {
+  for (int64_t wider = unit; wider <= channels && wider <= 32 * V; wider += unit) {
     const size_t span = static_cast<size_t>(wider) * sizeof(T);
     if (channels % wider == 0 && span >= 64 && span % 32 == 0) {
       width = wider;
       break;
     }
   }
-  int blocks = 1;
-  const int64_t rows = kSpanThreads / padded_columns(static_cast<int>(width), V);
-  while (clusters && blocks < 8 && pixels > blocks * rows * held_pixels<T, V>()) blocks *= 2;
-  return {static_cast<int>(width), blocks};
+  Team team = {};
+  team.width = static_cast<int>(width);
+  team.columns = team.width / V;
+  while (1 << team.log_columns < team.columns) ++team.log_columns;
+  if (team.log_columns > 5) throw std::runtime_error("too many channels a group for its kernel");
+  const int rows = kSpanThreads >> team.log_columns;
+  team.pixels = static_cast<int>(pixels);
+  team.channels = static_cast<int>(channels);
+  team.spans = static_cast<unsigned>(channels / width);
+  while (clusters && team.log_blocks < 3 && pixels > (rows << team.log_blocks) * 8) {
+    ++team.log_blocks;
+  }
+  team.block_pixels = (team.pixels + (1 << team.log_blocks) - 1) >> team.log_blocks;
+  return team;
 }
 
-// A kernel that makes `sums` sums a column by over_rows.
+// A kernel that reads `tensors` tensors by Pixels and makes `sums` sums a column by over_rows,
+// whose scratch comes first.
 template <class T, int V, class... Parameters, class... Arguments>
-void launch_teams(void (*kernel)(Parameters...), int64_t images, int64_t channels, const Team& team,
-                  int sums, void* stream, Arguments... arguments) {
-  const int padded = padded_columns(team.width, V);
-  const int parts = kSpanThreads / std::max(32, padded);
-  const size_t scratch =
-      static_cast<size_t>(sums * (parts + 2) * (team.width / V)) * sizeof(typename Wide<T>::type);
-  if (padded > kSpanThreads || scratch > kSharedBytes) {
-    throw std::runtime_error("too many channels a group for its kernel");
+void launch_teams(void (*kernel)(Parameters...), int64_t images, Team team, int tensors, int sums,
+                  void* stream, Arguments... arguments) {
+  const size_t scratch = span_scratch<T>(team, sums);
+  const size_t pixel = sizeof(T) * V * kSpanThreads * static_cast<size_t>(tensors);
+  const int rows = kSpanThreads >> team.log_columns;
+  if (tensors > 0) {
+    team.held = std::min((team.block_pixels + rows - 1) / rows,
+                         static_cast<int>((kSharedBytes - scratch) / pixel));
   }
-  const auto blocks = static_cast<unsigned>(images * (channels / team.width) * team.blocks);
-  launch(kernel, {blocks, kSpanThreads, static_cast<unsigned>(team.blocks), scratch}, stream,
-         arguments...);
+  const unsigned blocks = 1U << team.log_blocks;
+  launch(kernel,
+         {dim3(static_cast<unsigned>(images) * team.spans * blocks), kSpanThreads, blocks,
+          scratch + pixel * static_cast<size_t>(team.held)},
+         stream, team, arguments...);
 }
 
 }  // namespace ddaebm::ops::cuda

@@ -86,6 +86,33 @@ __device__ inline void load(const T* from, typename Wide<T>::type* to) {
   for (int i = 0; i < V; ++i) to[i] = words[i];
 }
 
+// V neighbours into shared memory, without waiting for them to arrive.
+template <class T, int V>
+__device__ inline void copy_async(T* to, const T* from) {
+  constexpr int kBytes = Words<T, V>::kBytes;
+#ifdef DDAEBM_CUDA_EMULATION
+  std::memcpy(to, from, kBytes);
+#else
+  if constexpr (kBytes >= 4) {
+    constexpr int kCopy = kBytes % 16 == 0 ? 16 : kBytes;
+    const auto place = static_cast<unsigned>(__cvta_generic_to_shared(to));
+#pragma unroll
+    for (int i = 0; i < kBytes; i += kCopy) {
+      asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(place + i),
+                   "l"(reinterpret_cast<const char*>(from) + i), "n"(kCopy)
+                   : "memory");
+    }
+  } else {
+    *to = *from;
+  }
+#endif
+}
+__device__ inline void wait_for_copies() {
+#ifndef DDAEBM_CUDA_EMULATION
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
 template <class T, int V>
 __device__ inline void store(T* to, const typename Wide<T>::type* from) {
   Vector<T, V> v;
