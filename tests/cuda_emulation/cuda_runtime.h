@@ -103,10 +103,10 @@ inline void run(dim3 grid, unsigned threads, unsigned blocks, const std::functio
   for (unsigned b = 0; b < blocks; ++b) {
     for (unsigned t = 0; t < threads; ++t) {
       all.emplace_back([&, b, t] {
-        for (unsigned y = 0; y < grid.y; ++y) {
+        for (unsigned row = 0; row < grid.y * grid.z; ++row) {
           for (unsigned x = b; x < grid.x; x += blocks) {
             threadIdx = dim3(t);
-            blockIdx = dim3(x, y);
+            blockIdx = dim3(x, row % grid.y, row / grid.y);
             gridDim = grid;
             block = team.blocks[b].get();
             cluster = &team;

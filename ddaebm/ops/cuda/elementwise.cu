@@ -7,8 +7,6 @@
 namespace ddaebm::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 // Calls f(T(), Constant<V>()) for the type and the widest vectors that divide `channels`.
 template <class F>
 void dispatch(Type type, int64_t channels, const F& f) {
@@ -26,22 +24,24 @@ void dispatch(Type type, int64_t channels, const F& f) {
   if (type == Type::bfloat16) of_type(__nv_bfloat16());
 }
 
-unsigned blocks_for(int64_t threads) {
-  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+// Of V elements each.
+Places places_of(const Image& shape, int vector) {
+  return {shape.images, static_cast<unsigned>(shape.pixels * shape.channels / vector)};
 }
 
 template <class T, int V>
-__global__ void scaled_sum_kernel(int64_t count, int channels, const T* a, const T* b,
+__global__ void scaled_sum_kernel(Places places, unsigned channels, const T* a, const T* b,
                                   const typename Wide<T>::type* bias, typename Wide<T>::type gain,
                                   T* y) {
   using A = typename Wide<T>::type;
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= count) return;
+  const auto place = places.mine();
+  if (place.at >= places.count) return;
+  const int64_t i = place.image * places.count + place.at;
   A as[V];
   A bs[V];
   load<T, V>(a + i * V, as);
   load<T, V>(b + i * V, bs);
-  const int c = static_cast<int>(i * V % channels);
+  const unsigned c = place.at * V % channels;
 #pragma unroll
   for (int k = 0; k < V; ++k) {
     as[k] = (as[k] + bs[k] + (bias == nullptr ? A(0) : bias[c + k])) * gain;
@@ -82,15 +82,18 @@ __global__ void __launch_bounds__(kSpanThreads)
 
 // A thread moves V channels of one pixel, from or to a place in `whole`.
 template <class T, int V, bool Together>
-__global__ void channels_kernel(int64_t count, int channels, int first, T* a, T* b, T* whole) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= count) return;
+__global__ void channels_kernel(Places places, unsigned channels, unsigned first, T* a, T* b,
+                                T* whole) {
+  const auto mine = places.mine();
+  if (mine.at >= places.count) return;
   using Piece = Vector<T, V>;
-  const int64_t pixel = i * V / channels;
-  const int c = static_cast<int>(i * V - pixel * channels);
-  auto* part = reinterpret_cast<Piece*>(c < first ? a + pixel * first + c
-                                                  : b + pixel * (channels - first) + (c - first));
-  auto* place = reinterpret_cast<Piece*>(whole + i * V);
+  const unsigned pixel = mine.at * V / channels;
+  const unsigned c = mine.at * V - pixel * channels;
+  const int64_t pixels = places.count * V / channels;
+  const int64_t all_pixels = mine.image * pixels + pixel;
+  auto* part = reinterpret_cast<Piece*>(
+      c < first ? a + all_pixels * first + c : b + all_pixels * (channels - first) + (c - first));
+  auto* place = reinterpret_cast<Piece*>(whole + (mine.image * places.count + mine.at) * V);
   if (Together) {
     *place = *part;
   } else {
@@ -107,10 +110,9 @@ void move_channels(const Image& shape, int64_t first, void* a, void* b, void* wh
   dispatch(shape.type, in_common, [&](auto type, auto vector) {
     using T = decltype(type);
     constexpr int V = decltype(vector)::value;
-    const int64_t count = shape.images * shape.pixels * shape.channels / V;
-    if (count == 0) return;
-    launch(channels_kernel<T, V, Together>, {blocks_for(count), kThreads}, stream, count,
-           static_cast<int>(shape.channels), static_cast<int>(first), static_cast<T*>(a),
+    const Places places = places_of(shape, V);
+    launch(channels_kernel<T, V, Together>, places.grid(), stream, places,
+           static_cast<unsigned>(shape.channels), static_cast<unsigned>(first), static_cast<T*>(a),
            static_cast<T*>(b), static_cast<T*>(whole));
   });
 }
@@ -123,11 +125,11 @@ void scaled_sum(const Image& shape, const void* a, const void* b, const void* bi
     using T = decltype(type);
     using A = typename Wide<T>::type;
     constexpr int V = decltype(vector)::value;
-    const int64_t count = shape.images * shape.pixels * shape.channels / V;
-    if (count == 0) return;
-    launch(scaled_sum_kernel<T, V>, {blocks_for(count), kThreads}, stream, count,
-           static_cast<int>(shape.channels), static_cast<const T*>(a), static_cast<const T*>(b),
-           static_cast<const A*>(bias), static_cast<A>(gain), static_cast<T*>(y));
+    const Places places = places_of(shape, V);
+    launch(scaled_sum_kernel<T, V>, places.grid(), stream, places,
+           static_cast<unsigned>(shape.channels), static_cast<const T*>(a),
+           static_cast<const T*>(b), static_cast<const A*>(bias), static_cast<A>(gain),
+           static_cast<T*>(y));
   });
 }
 

@@ -6,28 +6,24 @@
 namespace ddaebm::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 // One thread makes V channels of one output pixel. Of the four taps along an axis, Up apart meet
 // pixels that are not zeros in between.
 template <class T, int V, int Up>
-__global__ void fir_kernel(Fir shape, const T* x, T* y, int64_t count) {
+__global__ void fir_kernel(Places places, Fir shape, const T* x, T* y) {
   using A = typename Wide<T>::type;
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (index >= count) return;
-  const int channels = static_cast<int>(shape.channels);
-  const int columns = channels / V;
-  const int out_width = static_cast<int>(shape.out_width);
-  const int out_height = static_cast<int>(shape.out_height);
-  const int64_t pixel = index / columns;
-  const int c = static_cast<int>(index - pixel * columns) * V;
-  const int64_t line = pixel / out_width;
-  const int64_t n = line / out_height;
-  const int left = static_cast<int>(pixel - line * out_width) * shape.down - shape.pad;
-  const int top = static_cast<int>(line - n * out_height) * shape.down - shape.pad;
+  const auto place = places.mine();
+  if (place.at >= places.count) return;
+  const auto channels = static_cast<unsigned>(shape.channels);
+  const auto columns = channels / V;
+  const unsigned pixel = place.at / columns;
+  const unsigned c = (place.at - pixel * columns) * V;
+  const unsigned line = pixel / static_cast<unsigned>(shape.out_width);
+  const int column = static_cast<int>(pixel - line * static_cast<unsigned>(shape.out_width));
+  const int left = column * shape.down - shape.pad;
+  const int top = static_cast<int>(line) * shape.down - shape.pad;
   const int in_width = static_cast<int>(shape.in_width);
   const int in_height = static_cast<int>(shape.in_height);
-  const T* image = x + n * in_height * in_width * channels + c;
+  const T* image = x + place.image * in_height * in_width * channels + c;
   const auto tap = [](int k) { return k == 0 || k == 3 ? A(0.125) : A(0.375); };
   A sum[V] = {};
 #pragma unroll
@@ -41,7 +37,7 @@ __global__ void fir_kernel(Fir shape, const T* x, T* y, int64_t count) {
       const int ix = (left + kx) / Up;
       if (left + kx < 0 || ix >= in_width) continue;
       A v[V];
-      load<T, V>(image + (iy * in_width + ix) * channels, v);
+      load<T, V>(image + static_cast<unsigned>(iy * in_width + ix) * channels, v);
       const A weight = tap(ky) * tap(kx);
 #pragma unroll
       for (int k = 0; k < V; ++k) sum[k] += weight * v[k];
@@ -49,20 +45,19 @@ __global__ void fir_kernel(Fir shape, const T* x, T* y, int64_t count) {
   }
 #pragma unroll
   for (int k = 0; k < V; ++k) sum[k] *= static_cast<A>(shape.gain);
-  store<T, V>(y + pixel * channels + c, sum);
+  store<T, V>(y + (place.image * places.count + place.at) * V, sum);
 }
 
 template <class T, int V>
 void launch(const Fir& shape, const void* x, void* y, cudaStream_t stream) {
-  const int64_t count = shape.images * shape.out_height * shape.out_width * (shape.channels / V);
-  const auto blocks = static_cast<unsigned>((count + kThreads - 1) / kThreads);
-  if (blocks == 0) return;
+  const Places places{shape.images, static_cast<unsigned>(shape.out_height * shape.out_width *
+                                                          (shape.channels / V))};
   const auto* from = static_cast<const T*>(x);
   auto* to = static_cast<T*>(y);
   if (shape.up == 2) {
-    ops::cuda::launch(fir_kernel<T, V, 2>, {blocks, kThreads}, stream, shape, from, to, count);
+    ops::cuda::launch(fir_kernel<T, V, 2>, places.grid(), stream, places, shape, from, to);
   } else {
-    ops::cuda::launch(fir_kernel<T, V, 1>, {blocks, kThreads}, stream, shape, from, to, count);
+    ops::cuda::launch(fir_kernel<T, V, 1>, places.grid(), stream, places, shape, from, to);
   }
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <type_traits>
 
 #include <cuda_bf16.h>
@@ -35,6 +37,30 @@ __device__ inline __nv_bfloat16 narrow<__nv_bfloat16>(float x) {
 template <int V>
 struct Constant {
   static constexpr int value = V;
+};
+
+// Kernels with a thread for each place of each image; places are 32-bit numbers, which a GPU
+// divides fast.
+struct Places {
+  int64_t images;
+  unsigned count;  // of an image
+
+  Grid grid() const {
+    constexpr int64_t kMost = 65535;  // of blocks along y
+    return {dim3((count + kThreads - 1) / kThreads, static_cast<unsigned>(std::min(images, kMost)),
+                 static_cast<unsigned>((images + kMost - 1) / kMost)),
+            kThreads};
+  }
+  // Of the thread; at >= count where it has none.
+  struct Place {
+    int64_t image;
+    unsigned at;
+  };
+  __device__ Place mine() const {
+    const auto image = static_cast<int64_t>(blockIdx.z) * gridDim.y + blockIdx.y;
+    return {image, image < images ? blockIdx.x * kThreads + threadIdx.x : count};
+  }
+  static constexpr unsigned kThreads = 256;
 };
 
 // V neighbouring elements, read and written at once.
