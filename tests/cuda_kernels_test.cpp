@@ -295,14 +295,14 @@ TEST(BranchKernels, AgreeWithTheirTwins) {
     SCOPED_TRACE(channels);
     const auto a = channels_last(torch::randn({2, channels, 6, 5}, torch::kDouble));
     const auto b = channels_last(torch::randn_like(a));
-    const auto bias = torch::randn({channels}, torch::kDouble);
+    const auto bias = torch::randn({2, channels}, torch::kDouble);
     const cuda::Image shape{cuda::Type::float64, 2, 30, channels};
     const double gain = std::sqrt(0.5);
     auto y = torch::empty_like(a);
-    cuda::scaled_sum(shape, a.data_ptr(), b.data_ptr(), bias.data_ptr(), gain, y.data_ptr(),
-                     nullptr);
+    cuda::scaled_sum(shape, a.data_ptr(), b.data_ptr(), {bias.data_ptr(), channels}, gain,
+                     y.data_ptr(), nullptr);
     expect_close(y, reference::residual(a, b, bias), 1e-14, "sum");
-    cuda::scaled_sum(shape, a.data_ptr(), b.data_ptr(), nullptr, gain, y.data_ptr(), nullptr);
+    cuda::scaled_sum(shape, a.data_ptr(), b.data_ptr(), {nullptr, 0}, gain, y.data_ptr(), nullptr);
     expect_close(y, reference::residual(a, b, {}), 1e-14, "sum without bias");
     auto sums = torch::empty({2, channels}, torch::kDouble);
     cuda::scaled_with_sums(shape, a.data_ptr(), gain, y.data_ptr(), sums.data_ptr(), nullptr);

@@ -63,7 +63,8 @@ Tensor ConvImpl::without_bias(const Pass& pass, const Tensor& x) {
 }
 
 Norm2dImpl::Norm2dImpl(int64_t channels, int64_t latent_width, bool silu)
-    : config_{.groups = std::clamp<int64_t>(channels / 4, 1, 32), .silu = silu} {
+    : channels_(channels),
+      config_{.groups = std::clamp<int64_t>(channels / 4, 1, 32), .silu = silu} {
   TORCH_CHECK(channels % config_.groups == 0, channels, " channels do not divide into ",
               config_.groups, " groups");
   if (latent_width == 0) {
@@ -77,15 +78,12 @@ Norm2dImpl::Norm2dImpl(int64_t channels, int64_t latent_width, bool silu)
 }
 
 Tensor Norm2dImpl::forward(const Tensor& x, const Pass& pass) {
-  return style ? ops::group_norm(x, pass.styles[place], pass.styles[place + 1], config_)
-               : ops::group_norm(x, scale, shift, config_);
+  return ops::group_norm(x, pass.styles[place], pass.styles[place + 1], config_);
 }
 
 Tensor Norm2dImpl::of_sum(const Tensor& x, const Tensor& add, const ops::Dropout& dropout,
                           const Pass& pass) {
-  return style
-             ? ops::group_norm(x, add, pass.styles[place], pass.styles[place + 1], config_, dropout)
-             : ops::group_norm(x, add, scale, shift, config_, dropout);
+  return ops::group_norm(x, add, pass.styles[place], pass.styles[place + 1], config_, dropout);
 }
 
 ResidualBlockImpl::ResidualBlockImpl(const Options& options)
@@ -96,9 +94,9 @@ ResidualBlockImpl::ResidualBlockImpl(const Options& options)
   conv0 = register_module("conv0", Conv(options.in, options.out, 3, same));
   time = register_module("time", Linear(options.time_width, options.out));
   norm1_ = register_module("norm1", Norm2d(options.out, options.latent_width, true));
-  conv1_ = register_module("conv1", Conv(options.out, options.out, 3, same, Init{.scale = 0.0}));
+  conv1 = register_module("conv1", Conv(options.out, options.out, 3, same, Init{.scale = 0.0}));
   if (options.in != options.out || options.resize != Resize::none) {
-    skip_ = register_module("skip", Conv(options.in, options.out, 1, ops::ConvShape{}));
+    skip = register_module("skip", Conv(options.in, options.out, 1, ops::ConvShape{}));
   }
 }
 
@@ -117,9 +115,8 @@ Tensor ResidualBlockImpl::forward(const Tensor& x, const Pass& pass) {
   auto h = conv0->without_bias(pass, resized(norm0_(x, pass)));
   const ops::Dropout dropout{is_training() ? options_.dropout : 0.0, pass.seed,
                              static_cast<int64_t>(place)};
-  h = conv1_->without_bias(pass, norm1_->of_sum(h, pass.biases[place], dropout, pass));
-  if (!skip_) return ops::residual(x, h, conv1_->bias);
-  return ops::residual(skip_->without_bias(pass, resized(x)), h, conv1_->bias + skip_->bias);
+  h = conv1->without_bias(pass, norm1_->of_sum(h, pass.biases[place], dropout, pass));
+  return ops::residual(skip ? skip->without_bias(pass, resized(x)) : x, h, pass.ends[end]);
 }
 
 AttentionImpl::AttentionImpl(int64_t channels)
@@ -156,7 +153,8 @@ Tensor PyramidStepImpl::forward(const Tensor& x, const Tensor& h, const Pass& pa
   // Both give one pixel more at each end, or one at the far end, for the last window.
   const auto wider =
       filter_ == ops::Filter::fir ? ops::smooth(x) : at::constant_pad_nd(x, {0, 1, 0, 1});
-  return ops::residual(conv_->without_bias(pass, wider), h, conv_->bias);
+  return ops::residual(conv_->without_bias(pass, wider), h,
+                       conv_->bias.expand({h.size(0), h.size(1)}));
 }
 
 Tensor pixel_norm(const Tensor& z) {

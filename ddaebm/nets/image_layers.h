@@ -34,7 +34,8 @@ TORCH_MODULE(Linear);
 struct Pass {
   std::vector<torch::Tensor> weights;  // of convolutions and attention, in the images' type
   std::vector<torch::Tensor> biases;   // [N, C] of blocks, from the time and the convolution's own
-  std::vector<torch::Tensor> styles;   // [N, C], scale and shift of each norm that adapts
+  std::vector<torch::Tensor> ends;     // [N, C] of blocks, the biases of their last convolutions
+  std::vector<torch::Tensor> styles;   // [N, C], scale and shift of each norm
   torch::Tensor seed;                  // of dropout, on a GPU
 };
 
@@ -61,11 +62,13 @@ struct Norm2dImpl : torch::nn::Module {
   // The norm of x + add [N, C], with dropout.
   torch::Tensor of_sum(const torch::Tensor& x, const torch::Tensor& add,
                        const ops::Dropout& dropout, const Pass& pass);
+  int64_t channels() const { return channels_; }
   torch::Tensor scale, shift;  // [C]; undefined with a latent
   Linear style{nullptr};       // [N, latent width] -> scales and shifts
   size_t place = 0;            // of its scale in Pass::styles, the shift follows
 
  private:
+  int64_t channels_;
   ops::GroupNormConfig config_;
 };
 TORCH_MODULE(Norm2d);
@@ -85,13 +88,15 @@ struct ResidualBlockImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x, const Pass& pass);
   Conv conv0{nullptr};
   Linear time{nullptr};  // of silu of the time's embedding, [N, time width]
-  size_t place = 0;      // in Pass::biases
+  Conv conv1{nullptr};
+  Conv skip{nullptr};  // of the input, where it must change; else none
+  size_t place = 0;    // in Pass::biases
+  size_t end = 0;      // in Pass::ends
 
  private:
   torch::Tensor resized(const torch::Tensor& x) const;
   Options options_;
   Norm2d norm0_{nullptr}, norm1_{nullptr};
-  Conv conv1_{nullptr}, skip_{nullptr};
 };
 TORCH_MODULE(ResidualBlock);
 

@@ -105,18 +105,26 @@ void UNetImpl::place_layers() {
     } else if (auto* block = module->as<ResidualBlockImpl>()) {
       block->place = timed_.size();
       timed_.push_back(block);
-    } else if (auto* norm = module->as<Norm2dImpl>(); norm != nullptr && norm->style) {
-      norm->place = 2 * styled_.size();
+    } else if (auto* norm = module->as<Norm2dImpl>()) {
       styled_.push_back(norm);
     }
   }
+  ended_ = timed_;
+  std::stable_partition(ended_.begin(), ended_.end(),
+                        [](auto* block) { return bool(block->skip); });
+  for (size_t i = 0; i < ended_.size(); ++i) ended_[i]->end = i;
+  std::stable_partition(styled_.begin(), styled_.end(),
+                        [](auto* norm) { return bool(norm->style); });
+  for (size_t i = 0; i < styled_.size(); ++i) styled_[i]->place = 2 * i;
 }
 
 // One product for the times of all blocks, one for the styles of all norms, one cast for all
-// weights: many small operations cost more than few large ones.
+// weights: many small operations cost more than few large ones. What all images share is repeated
+// for each without memory, so that one sum over images serves all of its gradients.
 Pass UNetImpl::begin(const torch::Tensor& x, const torch::Tensor& t, const torch::Tensor& latent) {
+  using Tensors = std::vector<torch::Tensor>;
   Pass pass;
-  std::vector<torch::Tensor> weights;
+  Tensors weights;
   for (auto* module : weighted_) {
     if (const auto* conv = module->as<ConvImpl>()) {
       weights.push_back(conv->weight);
@@ -127,7 +135,7 @@ Pass UNetImpl::begin(const torch::Tensor& x, const torch::Tensor& t, const torch
   }
   pass.weights = ops::cast_all(weights, x.scalar_type());
 
-  std::vector<torch::Tensor> matrices, biases, more;
+  Tensors matrices, biases, more;
   std::vector<int64_t> sizes;
   for (const auto* block : timed_) {
     matrices.push_back(block->time->weight);
@@ -140,17 +148,39 @@ Pass UNetImpl::begin(const torch::Tensor& x, const torch::Tensor& t, const torch
   pass.biases = at::linear(time, at::cat(matrices), at::cat(biases) + at::cat(more))
                     .index_select(0, t)
                     .split_with_sizes(sizes, 1);
-  if (!styled_.empty()) {
-    matrices.clear();
-    biases.clear();
-    sizes.clear();
-    for (const auto* norm : styled_) {
+
+  const auto for_images = [&](const torch::Tensor& all) {
+    return all.expand({x.size(0), all.size(0)});
+  };
+  Tensors of_skips, beside_skips, alone;
+  sizes.clear();
+  for (const auto* block : ended_) {
+    (block->skip ? beside_skips : alone).push_back(block->conv1->bias);
+    if (block->skip) of_skips.push_back(block->skip->bias);
+    sizes.push_back(block->conv1->bias.size(0));
+  }
+  alone.insert(alone.begin(), at::cat(beside_skips) + at::cat(of_skips));
+  pass.ends = for_images(at::cat(alone)).split_with_sizes(sizes, 1);
+
+  matrices.clear();
+  biases.clear();
+  sizes.clear();
+  Tensors own;
+  for (const auto* norm : styled_) {
+    if (norm->style) {
       matrices.push_back(norm->style->weight);
       biases.push_back(norm->style->bias);
-      sizes.insert(sizes.end(), 2, norm->style->bias.size(0) / 2);
+    } else {
+      own.push_back(norm->scale);
+      own.push_back(norm->shift);
     }
-    pass.styles = at::linear(latent, at::cat(matrices), at::cat(biases)).split_with_sizes(sizes, 1);
+    sizes.insert(sizes.end(), 2, norm->channels());
   }
+  auto styles = for_images(at::cat(own));
+  if (!matrices.empty()) {
+    styles = at::cat({at::linear(latent, at::cat(matrices), at::cat(biases)), styles}, 1);
+  }
+  pass.styles = styles.split_with_sizes(sizes, 1);
   if (is_training() && config_.dropout > 0 && x.is_cuda()) {
     pass.seed = at::randint(std::numeric_limits<int64_t>::max(), {1}, x.options().dtype(at::kLong));
   }

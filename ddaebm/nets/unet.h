@@ -46,7 +46,8 @@ struct UNetImpl : torch::nn::Module {
   // Layers whose parameters a pass gathers, in the order of their places.
   std::vector<torch::nn::Module*> weighted_;  // convolutions and attention
   std::vector<ResidualBlockImpl*> timed_;
-  std::vector<Norm2dImpl*> styled_;
+  std::vector<ResidualBlockImpl*> ended_;  // those with a convolution on their skip first
+  std::vector<Norm2dImpl*> styled_;        // those that adapt first
 };
 TORCH_MODULE(UNet);
 

@@ -34,10 +34,10 @@ struct GpuResidual : Function<GpuResidual> {
     if (torch::GradMode::is_enabled() || !ctx->needs_input_grad(2)) {
       const auto scaled = g * kHalf;
       return {scaled, scaled,
-              ctx->needs_input_grad(2) ? scaled.sum(at::IntArrayRef({0, 2, 3})) : Tensor()};
+              ctx->needs_input_grad(2) ? scaled.sum(at::IntArrayRef({2, 3})) : Tensor()};
     }
     const auto [scaled, sums] = gpu::scaled_with_sums(g, kHalf);
-    return {scaled, scaled, sums.sum(0)};
+    return {scaled, scaled, sums};
   }
 };
 
@@ -81,7 +81,7 @@ Tensor concatenate(const Tensor& a, const Tensor& b) {
 
 Tensor reference::residual(const Tensor& a, const Tensor& b, const Tensor& bias) {
   const auto sum =
-      bias.defined() ? a + b + bias.to(a.scalar_type()).unsqueeze(1).unsqueeze(2) : a + b;
+      bias.defined() ? a + b + bias.to(a.scalar_type()).unsqueeze(2).unsqueeze(3) : a + b;
   return sum * kHalf;
 }
 

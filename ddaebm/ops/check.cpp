@@ -206,7 +206,7 @@ std::vector<ImageCheck> image_checks() {
     const int64_t side = channels == 64 ? 36 : 6;
     const std::vector<int64_t> image = {3, channels, side, side - 1};
     checks.push_back({fmt::format("residual, {} channels", channels),
-                      {image, image, {channels}},
+                      {image, image, {3, channels}},
                       [](const Inputs& in) { return residual(in[0], in[1], in[2]); },
                       [](const Inputs& in) { return reference::residual(in[0], in[1], in[2]); }});
     checks.push_back({fmt::format("concatenate, {} channels", channels),

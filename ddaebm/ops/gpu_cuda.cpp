@@ -146,10 +146,10 @@ Tensor scaled_sum(const Tensor& a, const Tensor& b, const Tensor& bias, double g
   const c10::cuda::CUDAGuard guard(a.device());
   const auto first = channels_last(a);
   const auto second = channels_last(b);
-  const auto of_channels = bias.defined() ? bias.to(wide(a)).contiguous() : bias;
+  const Channels of_channels(bias, a);
   auto y = like(a);
-  cuda::scaled_sum(shape_of(a), first.data_ptr(), second.data_ptr(),
-                   bias.defined() ? of_channels.data_ptr() : nullptr, gain, y.data_ptr(), stream());
+  cuda::scaled_sum(shape_of(a), first.data_ptr(), second.data_ptr(), of_channels.view(), gain,
+                   y.data_ptr(), stream());
   return y;
 }
 

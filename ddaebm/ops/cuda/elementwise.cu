@@ -31,8 +31,7 @@ Places places_of(const Image& shape, int vector) {
 
 template <class T, int V>
 __global__ void scaled_sum_kernel(Places places, unsigned channels, const T* a, const T* b,
-                                  const typename Wide<T>::type* bias, typename Wide<T>::type gain,
-                                  T* y) {
+                                  ChannelValues bias, typename Wide<T>::type gain, T* y) {
   using A = typename Wide<T>::type;
   const auto place = places.mine();
   if (place.at >= places.count) return;
@@ -41,10 +40,11 @@ __global__ void scaled_sum_kernel(Places places, unsigned channels, const T* a, 
   A bs[V];
   load<T, V>(a + i * V, as);
   load<T, V>(b + i * V, bs);
+  const auto* of_image = static_cast<const A*>(bias.values) + place.image * bias.row;
   const unsigned c = place.at * V % channels;
 #pragma unroll
   for (int k = 0; k < V; ++k) {
-    as[k] = (as[k] + bs[k] + (bias == nullptr ? A(0) : bias[c + k])) * gain;
+    as[k] = (as[k] + bs[k] + (bias.values == nullptr ? A(0) : of_image[c + k])) * gain;
   }
   store<T, V>(y + i * V, as);
 }
@@ -119,8 +119,8 @@ void move_channels(const Image& shape, int64_t first, void* a, void* b, void* wh
 
 }  // namespace
 
-void scaled_sum(const Image& shape, const void* a, const void* b, const void* bias, double gain,
-                void* y, Stream stream) {
+void scaled_sum(const Image& shape, const void* a, const void* b, const ChannelValues& bias,
+                double gain, void* y, Stream stream) {
   dispatch(shape.type, shape.channels, [&](auto type, auto vector) {
     using T = decltype(type);
     using A = typename Wide<T>::type;
@@ -128,8 +128,7 @@ void scaled_sum(const Image& shape, const void* a, const void* b, const void* bi
     const Places places = places_of(shape, V);
     launch(scaled_sum_kernel<T, V>, places.grid(), stream, places,
            static_cast<unsigned>(shape.channels), static_cast<const T*>(a),
-           static_cast<const T*>(b), static_cast<const A*>(bias), static_cast<A>(gain),
-           static_cast<T*>(y));
+           static_cast<const T*>(b), bias, static_cast<A>(gain), static_cast<T*>(y));
   });
 }
 

@@ -46,9 +46,9 @@ struct Image {
   Type type;
   int64_t images, pixels, channels;
 };
-// y = (a + b + bias) gain; bias [C] in the type of sums, or null.
-void scaled_sum(const Image& shape, const void* a, const void* b, const void* bias, double gain,
-                void* y, Stream stream);
+// y = (a + b + bias) gain; the bias may be null.
+void scaled_sum(const Image& shape, const void* a, const void* b, const ChannelValues& bias,
+                double gain, void* y, Stream stream);
 // y = g gain, and its sums over pixels [N, C].
 void scaled_with_sums(const Image& shape, const void* g, double gain, void* y, void* sums,
                       Stream stream);
