@@ -7,7 +7,6 @@
 
 #include "ddaebm/diffusion/sampler.h"
 #include "ddaebm/error.h"
-#include "ddaebm/ops/beside.h"
 
 namespace ddaebm {
 namespace {
@@ -134,10 +133,8 @@ Iteration Ddaebm::play(const torch::Tensor& x0, const torch::Tensor& progress, c
                        const Update& update) {
   const Steps at = process_.at(noise.t, x0.dim());
   Iteration it = diffuse(x0, at, noise);
-  // E of the data need not wait for generated points.
-  ops::Beside beside(x0.device(), [&] { judge_real(it, at, noise); });
+  judge_real(it, at, noise);
   generate(it, at, noise, /*reconstruct=*/true);
-  beside.join();
   energy_loss(it, at, noise, progress);
   update(kEnergy, it.energy_loss, /*last=*/true);
   generator_loss(it, at, noise);
