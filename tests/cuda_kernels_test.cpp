@@ -308,6 +308,8 @@ TEST(BranchKernels, AgreeWithTheirTwins) {
     cuda::scaled_with_sums(shape, a.data_ptr(), gain, y.data_ptr(), sums.data_ptr(), nullptr);
     expect_close(y, a * gain, 1e-14, "scaled");
     expect_close(sums, (a * gain).sum(at::IntArrayRef({2, 3})), 1e-13, "sums");
+    cuda::scaled_with_sums(shape, b.data_ptr(), 1.0, nullptr, sums.data_ptr(), nullptr);
+    expect_close(sums, b.sum(at::IntArrayRef({2, 3})), 1e-13, "sums alone");
 
     const auto more = channels_last(torch::randn({2, 4, 6, 5}, torch::kDouble));
     const auto whole = channels_last(at::cat({a, more}, 1));
@@ -322,6 +324,25 @@ TEST(BranchKernels, AgreeWithTheirTwins) {
                    nullptr);
     EXPECT_TRUE(first.equal(a));
     EXPECT_TRUE(second.equal(more));
+  }
+}
+
+TEST(SoftmaxKernel, AgreesWithItsFormulas) {
+  torch::manual_seed(9);
+  for (const int64_t size : {5, 80}) {
+    const auto draw = [&] { return torch::randn({11, size}, torch::kDouble); };
+    const auto a = at::softmax(draw(), 1);
+    const auto h = draw();
+    const auto gs = draw();
+    const auto b = draw();
+    auto of_ga = torch::empty_like(a);
+    auto of_s = torch::empty_like(a);
+    cuda::softmax_twice({cuda::Type::float64, 11, size}, a.data_ptr(), h.data_ptr(), gs.data_ptr(),
+                        b.data_ptr(), of_ga.data_ptr(), of_s.data_ptr(), nullptr);
+    const auto centred = h - (a * h).sum(1, true);
+    const auto all = centred * gs + a * b;
+    expect_close(of_ga, a * centred, 1e-13, "of ga");
+    expect_close(of_s, all - a * all.sum(1, true), 1e-13, "of s");
   }
 }
 

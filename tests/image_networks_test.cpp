@@ -8,6 +8,7 @@
 
 #include "ddaebm/error.h"
 #include "ddaebm/methods/ddaebm.h"
+#include "ddaebm/ops/attention.h"
 #include "ddaebm/ops/cast.h"
 #include "ddaebm/ops/conv.h"
 #include "ddaebm/ops/group_norm.h"
@@ -130,6 +131,31 @@ TEST(ImageOperators, ConvolutionsDerivatives) {
     expect_derivatives(
         [&](const auto& in) { return ops::conv2d(in[0], in[1], in[2], shape).square(); },
         {{2, 3, 8, 8}, {4, 3, kernel, kernel}, {4}});
+  }
+}
+
+TEST(ImageOperators, AttentionsDerivatives) {
+  const std::vector<std::vector<int64_t>> shapes = {{2, 4, 3, 3}, {4, 12}, {12}, {4, 4}};
+  const auto attention = [](const auto& in) { return ops::attention(in[0], in[1], in[2], in[3]); };
+  expect_derivatives(attention, shapes);
+  // And of the gradients in all inputs, against autograd's.
+  const auto second = [&](const auto& op) {
+    torch::manual_seed(2);
+    std::vector<Tensor> inputs;
+    for (const auto& shape : shapes)
+      inputs.push_back(torch::randn(shape, kDoubles).requires_grad_());
+    const auto y = op(inputs);
+    const auto first = torch::autograd::grad({(y * torch::randn_like(y)).sum()}, inputs, {}, true,
+                                             /*create_graph=*/true);
+    auto sum = torch::zeros({}, kDoubles);
+    for (const auto& g : first) sum = sum + (g * torch::randn_like(g)).sum();
+    return torch::autograd::grad({sum}, inputs);
+  };
+  const auto found = second(attention);
+  const auto expected =
+      second([](const auto& in) { return ops::reference::attention(in[0], in[1], in[2], in[3]); });
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    EXPECT_LT((found[i] - expected[i]).abs().max().item<double>(), 1e-10) << i;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "ddaebm/ops/attention.h"
 #include "ddaebm/ops/branches.h"
 
 namespace ddaebm {
@@ -132,18 +133,14 @@ AttentionImpl::AttentionImpl(int64_t channels)
 }
 
 Tensor AttentionImpl::forward(const Tensor& x, const Pass& pass) {
-  const auto pixels = norm_(x, pass).flatten(2).transpose(1, 2);  // [N, HW, C]
-  const auto weight = [&](size_t i) { return pass.weights[place + 2 * i].t(); };
+  const auto weight = [&](size_t i) { return pass.weights[place + 2 * i]; };
   const auto bias = [&](size_t i) { return pass.weights[place + 2 * i + 1]; };
   // 1 / sqrt C on the query's map, which is smaller than what it makes.
   const double scale = 1.0 / std::sqrt(static_cast<double>(x.size(1)));
-  const auto query = at::linear(pixels, weight(0) * scale, bias(0) * scale);
-  const auto key = at::linear(pixels, weight(1), bias(1));
-  const auto value = at::linear(pixels, weight(2), bias(2));
-  const auto weights = at::softmax(at::bmm(query, key.transpose(1, 2)), -1);
-  const auto out = at::linear(at::bmm(weights, value), weight(3));
-  return ops::residual(x, out.transpose(1, 2).reshape_as(x),
-                       bias(3).expand({x.size(0), x.size(1)}));
+  const auto h =
+      ops::attention(norm_(x, pass), at::cat({weight(0) * scale, weight(1), weight(2)}, 1),
+                     at::cat({bias(0) * scale, bias(1), bias(2)}), weight(3));
+  return ops::residual(x, h, bias(3).expand({x.size(0), x.size(1)}));
 }
 
 PyramidStepImpl::PyramidStepImpl(int64_t in, int64_t out, ops::Filter filter)

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "ddaebm/ops/adam.h"
+#include "ddaebm/ops/attention.h"
 #include "ddaebm/ops/branches.h"
 #include "ddaebm/ops/conv.h"
 #include "ddaebm/ops/group_norm.h"
@@ -201,6 +202,16 @@ std::vector<ImageCheck> image_checks() {
                           }});
       }
     }
+  }
+  for (const int64_t channels : {5, 8}) {
+    checks.push_back(
+        {fmt::format("attention, {} channels", channels),
+         {{3, channels, 4, channels},
+          {channels, 3 * channels},
+          {3 * channels},
+          {channels, channels}},
+         [](const Inputs& in) { return attention(in[0], in[1], in[2], in[3]); },
+         [](const Inputs& in) { return reference::attention(in[0], in[1], in[2], in[3]); }});
   }
   for (const int64_t channels : {5, 8, 64}) {
     const int64_t side = channels == 64 ? 36 : 6;

@@ -32,6 +32,13 @@ torch::Tensor scaled_sum(const torch::Tensor& a, const torch::Tensor& b, const t
                          double gain);
 // g gain, and its sums over pixels [N, C].
 std::tuple<torch::Tensor, torch::Tensor> scaled_with_sums(const torch::Tensor& g, double gain);
+// Sums over the rows of each image, [N, P, C] -> [N, C], as sums are made.
+torch::Tensor sums_over_pixels(const torch::Tensor& rows);
+// See ops/attention.cpp: rows of a softmax along the last axis, all tensors of its shape.
+std::tuple<torch::Tensor, torch::Tensor> softmax_twice(const torch::Tensor& a,
+                                                       const torch::Tensor& h,
+                                                       const torch::Tensor& gs,
+                                                       const torch::Tensor& b);
 // Channels side by side, and back.
 torch::Tensor concatenate(const torch::Tensor& a, const torch::Tensor& b);
 std::tuple<torch::Tensor, torch::Tensor> separate(const torch::Tensor& whole, int64_t first);

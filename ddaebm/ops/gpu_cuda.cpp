@@ -162,6 +162,26 @@ std::tuple<Tensor, Tensor> scaled_with_sums(const Tensor& g, double gain) {
   return {y, sums};
 }
 
+Tensor sums_over_pixels(const Tensor& rows) {
+  const c10::cuda::CUDAGuard guard(rows.device());
+  const auto in = rows.contiguous();
+  auto sums = torch::empty({in.size(0), in.size(2)}, in.options().dtype(wide(in)));
+  cuda::scaled_with_sums({type_of(in), in.size(0), in.size(1), in.size(2)}, in.data_ptr(), 1.0,
+                         nullptr, sums.data_ptr(), stream());
+  return sums;
+}
+
+std::tuple<Tensor, Tensor> softmax_twice(const Tensor& a, const Tensor& h, const Tensor& gs,
+                                         const Tensor& b) {
+  const c10::cuda::CUDAGuard guard(a.device());
+  auto of_ga = torch::empty_like(a);
+  auto of_s = torch::empty_like(a);
+  cuda::softmax_twice({type_of(a), a.numel() / a.size(-1), a.size(-1)}, a.contiguous().data_ptr(),
+                      h.contiguous().data_ptr(), gs.contiguous().data_ptr(),
+                      b.contiguous().data_ptr(), of_ga.data_ptr(), of_s.data_ptr(), stream());
+  return {of_ga, of_s};
+}
+
 Tensor concatenate(const Tensor& a, const Tensor& b) {
   const c10::cuda::CUDAGuard guard(a.device());
   const auto first = channels_last(a);

@@ -27,6 +27,11 @@ torch::Tensor scaled_sum(const torch::Tensor&, const torch::Tensor&, const torch
 std::tuple<torch::Tensor, torch::Tensor> scaled_with_sums(const torch::Tensor&, double) {
   missing();
 }
+torch::Tensor sums_over_pixels(const torch::Tensor&) { missing(); }
+std::tuple<torch::Tensor, torch::Tensor> softmax_twice(const torch::Tensor&, const torch::Tensor&,
+                                                       const torch::Tensor&, const torch::Tensor&) {
+  missing();
+}
 torch::Tensor concatenate(const torch::Tensor&, const torch::Tensor&) { missing(); }
 std::tuple<torch::Tensor, torch::Tensor> separate(const torch::Tensor&, int64_t) { missing(); }
 torch::Tensor fir(const torch::Tensor&, int64_t, int64_t, const FirSteps&) { missing(); }

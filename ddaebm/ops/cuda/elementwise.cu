@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kSpanThreads)
   DDAEBM_SHARED_LAUNCHED(A, scratch);
   const Span<T, V> span(team);
   g += span.offset;
-  y += span.offset;
+  if (y != nullptr) y += span.offset;
   A mine[V] = {};
   span.for_pixels([&](int at) {
     A v[V];
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kSpanThreads)
       v[i] *= gain;
       mine[i] += v[i];
     }
-    store<T, V>(y + at, v);
+    if (y != nullptr) store<T, V>(y + at, v);
   });
   const A* totals = span.over_rows(mine, scratch);
   if (span.writes()) {

@@ -49,7 +49,7 @@ struct Image {
 // y = (a + b + bias) gain; the bias may be null.
 void scaled_sum(const Image& shape, const void* a, const void* b, const ChannelValues& bias,
                 double gain, void* y, Stream stream);
-// y = g gain, and its sums over pixels [N, C].
+// y = g gain, and its sums over pixels [N, C]; y may be null.
 void scaled_with_sums(const Image& shape, const void* g, double gain, void* y, void* sums,
                       Stream stream);
 // Channels of a, then those of b, side by side in y; and back. `shape` is y's.
@@ -57,6 +57,15 @@ void concatenate(const Image& shape, int64_t first_channels, const void* a, cons
                  Stream stream);
 void separate(const Image& shape, int64_t first_channels, const void* y, void* a, void* b,
               Stream stream);
+
+struct Rows {
+  Type type;
+  int64_t count, size;
+};
+// With centred = h - sum a h and all = centred gs + a b, row by row:
+// of_ga = a centred, of_s = all - a sum all.
+void softmax_twice(const Rows& rows, const void* a, const void* h, const void* gs, const void* b,
+                   void* of_ga, void* of_s, Stream stream);
 
 // Each output is `gain` times the sum of the (1, 3, 3, 1) / 8 taps along both axes over the input
 // with up - 1 zeros between its pixels, `pad` further zeros before it, every down-th place.
