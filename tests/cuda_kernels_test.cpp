@@ -212,11 +212,13 @@ TEST_P(GroupNormKernels, AgreeWithTheCpus) {
   const auto gy = image();
   auto gx = torch::empty_like(x);
   auto of_channels = torch::zeros({3, 2, channels}, wide);
-  cuda::group_norm_backward(norm, gy.data_ptr(), gx.data_ptr(), nullptr, nullptr);
+  cuda::group_norm_backward(norm, gy.data_ptr(), nullptr, gx.data_ptr(), nullptr, nullptr);
   const auto first = kernels::group_norm_backward(gy.to(wide), parts, config, true);
   expect_close(gx, first.x, allowed, "gx alone");
-  cuda::group_norm_backward(norm, gy.data_ptr(), gx.data_ptr(), of_channels.data_ptr(), nullptr);
-  expect_close(gx, first.x, allowed, "gx");
+  const auto more = image();
+  cuda::group_norm_backward(norm, gy.data_ptr(), more.data_ptr(), gx.data_ptr(),
+                            of_channels.data_ptr(), nullptr);
+  expect_close(gx, first.x + more.to(wide), allowed, "gx and more");
   expect_close(of_channels.slice(0, 0, 2), first.channels.slice(0, 0, 2), allowed, "channels");
   // A sum that cancels: against the size of what it sums.
   const double pixels = static_cast<double>(c.height * c.columns);
@@ -279,7 +281,8 @@ TEST(GroupNormKernel, DropoutIsTheSameBothWays) {
   const auto gy = torch::ones_like(x);
   auto gx = torch::empty_like(x);
   auto of_channels = torch::zeros({3, 2, kChannels});
-  cuda::group_norm_backward(norm, gy.data_ptr(), gx.data_ptr(), of_channels.data_ptr(), nullptr);
+  cuda::group_norm_backward(norm, gy.data_ptr(), nullptr, gx.data_ptr(), of_channels.data_ptr(),
+                            nullptr);
   const auto kept = dropped.logical_not().to(torch::kFloat).sum(at::IntArrayRef({2, 3}));
   expect_close(of_channels[1], kept * norm.kept_gain, 1e-5, "kept");
   norm.salt = 2;

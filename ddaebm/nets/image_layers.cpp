@@ -82,6 +82,10 @@ Tensor Norm2dImpl::forward(const Tensor& x, const Pass& pass) {
   return ops::group_norm(x, pass.styles[place], pass.styles[place + 1], config_);
 }
 
+ops::NormAndInput Norm2dImpl::and_input(const Tensor& x, const Pass& pass) {
+  return ops::group_norm_and_input(x, pass.styles[place], pass.styles[place + 1], config_);
+}
+
 Tensor Norm2dImpl::of_sum(const Tensor& x, const Tensor& add, const ops::Dropout& dropout,
                           const Pass& pass) {
   return ops::group_norm(x, add, pass.styles[place], pass.styles[place + 1], config_, dropout);
@@ -113,11 +117,12 @@ Tensor ResidualBlockImpl::resized(const Tensor& x) const {
 }
 
 Tensor ResidualBlockImpl::forward(const Tensor& x, const Pass& pass) {
-  auto h = conv0->without_bias(pass, resized(norm0_(x, pass)));
+  const auto [normal, input] = norm0_->and_input(x, pass);
+  auto h = conv0->without_bias(pass, resized(normal));
   const ops::Dropout dropout{is_training() ? options_.dropout : 0.0, pass.seed,
                              static_cast<int64_t>(place)};
   h = conv1->without_bias(pass, norm1_->of_sum(h, pass.biases[place], dropout, pass));
-  return ops::residual(skip ? skip->without_bias(pass, resized(x)) : x, h, pass.ends[end]);
+  return ops::residual(skip ? skip->without_bias(pass, resized(input)) : input, h, pass.ends[end]);
 }
 
 AttentionImpl::AttentionImpl(int64_t channels)
@@ -137,10 +142,10 @@ Tensor AttentionImpl::forward(const Tensor& x, const Pass& pass) {
   const auto bias = [&](size_t i) { return pass.weights[place + 2 * i + 1]; };
   // 1 / sqrt C on the query's map, which is smaller than what it makes.
   const double scale = 1.0 / std::sqrt(static_cast<double>(x.size(1)));
-  const auto h =
-      ops::attention(norm_(x, pass), at::cat({weight(0) * scale, weight(1), weight(2)}, 1),
-                     at::cat({bias(0) * scale, bias(1), bias(2)}), weight(3));
-  return ops::residual(x, h, bias(3).expand({x.size(0), x.size(1)}));
+  const auto [normal, input] = norm_->and_input(x, pass);
+  const auto h = ops::attention(normal, at::cat({weight(0) * scale, weight(1), weight(2)}, 1),
+                                at::cat({bias(0) * scale, bias(1), bias(2)}), weight(3));
+  return ops::residual(input, h, bias(3).expand({x.size(0), x.size(1)}));
 }
 
 PyramidStepImpl::PyramidStepImpl(int64_t in, int64_t out, ops::Filter filter)

@@ -59,6 +59,7 @@ TORCH_MODULE(Conv);
 struct Norm2dImpl : torch::nn::Module {
   Norm2dImpl(int64_t channels, int64_t latent_width, bool silu);
   torch::Tensor forward(const torch::Tensor& x, const Pass& pass);
+  ops::NormAndInput and_input(const torch::Tensor& x, const Pass& pass);
   // The norm of x + add [N, C], with dropout.
   torch::Tensor of_sum(const torch::Tensor& x, const torch::Tensor& add,
                        const ops::Dropout& dropout, const Pass& pass);

@@ -19,8 +19,8 @@ bool takes(const torch::Tensor& x);
 torch::Tensor group_norm_forward(kernels::GroupNormParts& parts, const GroupNormConfig& config);
 kernels::GroupNormGradients group_norm_backward(const torch::Tensor& gy,
                                                 const kernels::GroupNormParts& parts,
-                                                const GroupNormConfig& config,
-                                                bool channels_wanted);
+                                                const GroupNormConfig& config, bool channels_wanted,
+                                                const torch::Tensor& more);
 // For a cotangent of gx alone.
 kernels::GroupNormSecondGradients group_norm_backward_twice(const torch::Tensor& v,
                                                             const torch::Tensor& gy,

@@ -115,14 +115,16 @@ Tensor group_norm_forward(kernels::GroupNormParts& parts, const GroupNormConfig&
 
 kernels::GroupNormGradients group_norm_backward(const Tensor& gy,
                                                 const kernels::GroupNormParts& parts,
-                                                const GroupNormConfig& config,
-                                                bool channels_wanted) {
+                                                const GroupNormConfig& config, bool channels_wanted,
+                                                const Tensor& more) {
   const c10::cuda::CUDAGuard guard(gy.device());
   const Norm norm(parts, config);
   const auto g = channels_last(gy);
   auto gx = like(parts.x);
   auto channels = channels_wanted ? norm.for_channels() : Tensor();
-  cuda::group_norm_backward(norm.description, g.data_ptr(), gx.data_ptr(),
+  const auto added = more.defined() ? channels_last(more.to(gx.scalar_type())) : more;
+  cuda::group_norm_backward(norm.description, g.data_ptr(),
+                            added.defined() ? added.data_ptr() : nullptr, gx.data_ptr(),
                             channels_wanted ? channels.data_ptr() : nullptr, stream());
   return {gx, channels};
 }

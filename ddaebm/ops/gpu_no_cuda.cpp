@@ -12,7 +12,8 @@ bool takes(const torch::Tensor&) { return false; }
 torch::Tensor group_norm_forward(kernels::GroupNormParts&, const GroupNormConfig&) { missing(); }
 kernels::GroupNormGradients group_norm_backward(const torch::Tensor&,
                                                 const kernels::GroupNormParts&,
-                                                const GroupNormConfig&, bool) {
+                                                const GroupNormConfig&, bool,
+                                                const torch::Tensor&) {
   missing();
 }
 kernels::GroupNormSecondGradients group_norm_backward_twice(const torch::Tensor&,

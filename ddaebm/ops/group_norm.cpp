@@ -24,10 +24,11 @@ Tensor for_each_image(const Tensor& of_channels, const Tensor& x) {
 
 // What is no tensor to differentiate.
 struct Fixed : torch::CustomClassHolder {
-  Fixed(const GroupNormConfig& config_, const Dropout& dropout_)
-      : config(config_), dropout(dropout_) {}
+  Fixed(const GroupNormConfig& config_, const Dropout& dropout_, bool gives_input_ = false)
+      : config(config_), dropout(dropout_), gives_input(gives_input_) {}
   GroupNormConfig config;
   Dropout dropout;
+  bool gives_input;
 };
 using FixedPtr = c10::intrusive_ptr<Fixed>;
 
@@ -59,20 +60,23 @@ const Fixed& kept(AutogradContext* ctx) {
   return static_cast<const Fixed&>(*ctx->saved_data["fixed"].toCapsule());
 }
 
-// The gradients of y = forward(x, scale, shift, add), themselves a function with gradients.
+// The gradients of y = forward(x, scale, shift, add), themselves a function with gradients. `more`
+// is empty, or a gradient of x that is added to its own.
 struct Backward : Function<Backward> {
   static variable_list forward(AutogradContext* ctx, const Tensor& gy, const Tensor& mean,
-                               const Tensor& inverse, at::TensorList given, const FixedPtr& fixed,
-                               bool channels_wanted) {
+                               const Tensor& inverse, at::TensorList given, at::TensorList more,
+                               const FixedPtr& fixed, bool channels_wanted) {
     const at::AutoDispatchBelowADInplaceOrView plain;
     const variable_list list = given.vec();
     variable_list saved = {gy, mean, inverse};
     saved.insert(saved.end(), list.begin(), list.end());
     ctx->save_for_backward(saved);
     ctx->saved_data["fixed"] = c10::IValue::make_capsule(fixed);
+    ctx->saved_data["more"] = !more.empty();
     ctx->set_materialize_grads(false);  // a derivative in x alone leaves the others unused
-    const auto g = kernels::group_norm_backward(gy, parts_of(list, mean, inverse, *fixed),
-                                                fixed->config, channels_wanted);
+    const auto g =
+        kernels::group_norm_backward(gy, parts_of(list, mean, inverse, *fixed), fixed->config,
+                                     channels_wanted, more.empty() ? Tensor() : more[0]);
     variable_list found = {g.x};
     if (channels_wanted) append_channel_gradients(found, g.channels, list);
     return found;
@@ -92,13 +96,14 @@ struct Backward : Function<Backward> {
                                            parts_of(list, saved[1], saved[2], fixed), fixed.config);
     variable_list found = {g.gy, Tensor(), Tensor(), g.x};
     append_channel_gradients(found, g.channels, list);
+    if (ctx->saved_data["more"].toBool()) found.push_back(given[0]);
     found.resize(found.size() + 2);
     return found;
   }
 };
 
 struct Forward : Function<Forward> {
-  static Tensor forward(AutogradContext* ctx, at::TensorList given, const FixedPtr& fixed) {
+  static variable_list forward(AutogradContext* ctx, at::TensorList given, const FixedPtr& fixed) {
     const at::AutoDispatchBelowADInplaceOrView plain;
     const variable_list list = given.vec();
     auto parts = parts_of(list, {}, {}, *fixed);
@@ -107,7 +112,7 @@ struct Forward : Function<Forward> {
     saved.insert(saved.end(), list.begin(), list.end());
     ctx->save_for_backward(saved);
     ctx->saved_data["fixed"] = c10::IValue::make_capsule(fixed);
-    return y;
+    return fixed->gives_input ? variable_list{y, list[0]} : variable_list{y};
   }
   static variable_list backward(AutogradContext* ctx, variable_list given) {
     const auto saved = ctx->get_saved_variables();
@@ -116,8 +121,10 @@ struct Forward : Function<Forward> {
     for (size_t i = 1; i < list.size(); ++i) {
       channels_wanted = channels_wanted || ctx->needs_input_grad(i);
     }
-    auto g = Backward::apply(given[0], saved[0], saved[1], at::TensorList(list),
-                             c10::make_intrusive<Fixed>(kept(ctx)), channels_wanted);
+    const variable_list more(given.begin() + 1, given.end());
+    auto g =
+        Backward::apply(given[0], saved[0], saved[1], at::TensorList(list), at::TensorList(more),
+                        c10::make_intrusive<Fixed>(kept(ctx)), channels_wanted);
     g.resize(list.size() + 1);
     return g;
   }
@@ -128,7 +135,15 @@ struct Forward : Function<Forward> {
 Tensor group_norm(const Tensor& x, const Tensor& scale, const Tensor& shift,
                   const GroupNormConfig& config) {
   const variable_list list = {x, scale, shift};
-  return Forward::apply(at::TensorList(list), c10::make_intrusive<Fixed>(config, Dropout()));
+  return Forward::apply(at::TensorList(list), c10::make_intrusive<Fixed>(config, Dropout()))[0];
+}
+
+NormAndInput group_norm_and_input(const Tensor& x, const Tensor& scale, const Tensor& shift,
+                                  const GroupNormConfig& config) {
+  const variable_list list = {x, scale, shift};
+  const auto both = Forward::apply(at::TensorList(list),
+                                   c10::make_intrusive<Fixed>(config, Dropout(), /*input=*/true));
+  return {both[0], both[1]};
 }
 
 Tensor group_norm(const Tensor& x, const Tensor& add, const Tensor& scale, const Tensor& shift,
@@ -139,7 +154,7 @@ Tensor group_norm(const Tensor& x, const Tensor& add, const Tensor& scale, const
     return dropout.rate > 0 ? at::dropout(y, dropout.rate, /*train=*/true) : y;
   }
   const variable_list list = {x, scale, shift, add};
-  return Forward::apply(at::TensorList(list), c10::make_intrusive<Fixed>(config, dropout));
+  return Forward::apply(at::TensorList(list), c10::make_intrusive<Fixed>(config, dropout))[0];
 }
 
 Tensor reference::group_norm(const Tensor& x, const Tensor& scale, const Tensor& shift,

@@ -15,6 +15,13 @@ struct GroupNormConfig {
 torch::Tensor group_norm(const torch::Tensor& x, const torch::Tensor& scale,
                          const torch::Tensor& shift, const GroupNormConfig& config);
 
+// The norm of x, and x for its other user: the gradients of both are added up in one pass.
+struct NormAndInput {
+  torch::Tensor norm, input;
+};
+NormAndInput group_norm_and_input(const torch::Tensor& x, const torch::Tensor& scale,
+                                  const torch::Tensor& shift, const GroupNormConfig& config);
+
 // Elements of y are dropped at `rate`, the others grow by 1 / (1 - rate). On a GPU which ones
 // follows from the seed, int64 [1], and the salt, which tells layers apart that share a seed.
 struct Dropout {

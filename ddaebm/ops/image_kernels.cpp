@@ -72,15 +72,17 @@ Tensor group_norm_forward(GroupNormParts& parts, const GroupNormConfig& config) 
 }
 
 GroupNormGradients group_norm_backward(const Tensor& gy, const GroupNormParts& parts,
-                                       const GroupNormConfig& config, bool channels_wanted) {
-  if (gpu::takes(gy)) return gpu::group_norm_backward(gy, parts, config, channels_wanted);
+                                       const GroupNormConfig& config, bool channels_wanted,
+                                       const Tensor& more) {
+  if (gpu::takes(gy)) return gpu::group_norm_backward(gy, parts, config, channels_wanted, more);
   const View view(parts.x, config.groups);
   const auto inverse = view.over_groups(parts.inverse);
   const auto scale = view.channels(parts.scale);
   const auto normal = (view.image(parts.x) - view.over_groups(parts.mean)) * inverse;
   const Bend bend(scale * normal + view.channels(parts.shift), config.silu);
   const auto gu = bend.times_first(view.image(gy));
-  return {view.back(inverse * project(scale * gu, normal), parts.x),
+  const auto gx = view.back(inverse * project(scale * gu, normal), parts.x);
+  return {more.defined() ? gx + more : gx,
           channels_wanted ? view.channel_sums(gu * normal, gu) : Tensor()};
 }
 

@@ -22,13 +22,15 @@ struct GroupNormParts {
 // Fills mean and inverse, returns y.
 torch::Tensor group_norm_forward(GroupNormParts& parts, const GroupNormConfig& config);
 
-// In x, and in scale, shift and what is added: channels [3, N, C], undefined where not `wanted`;
-// its third part means nothing where nothing is added.
+// In x, with `more` added to it where that is defined, and in scale, shift and what is added:
+// channels [3, N, C], undefined where not `wanted`; its third part means nothing where nothing is
+// added.
 struct GroupNormGradients {
   torch::Tensor x, channels;
 };
 GroupNormGradients group_norm_backward(const torch::Tensor& gy, const GroupNormParts& parts,
-                                       const GroupNormConfig& config, bool channels_wanted);
+                                       const GroupNormConfig& config, bool channels_wanted,
+                                       const torch::Tensor& more = {});
 
 // Directions in which group_norm_backward's results are differentiated; undefined: zero.
 struct GroupNormCotangents {

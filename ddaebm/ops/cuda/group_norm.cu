@@ -181,7 +181,7 @@ __device__ inline Element<A> element(const Groups<T, V, Silu, Drop>& group, A n,
 
 template <class T, int V, bool Silu, bool Drop>
 __global__ void __launch_bounds__(kSpanThreads, 2)
-    backward_kernel(Team team, GroupNorm norm, const T* gy, T* gx,
+    backward_kernel(Team team, GroupNorm norm, const T* gy, const T* more, T* gx,
                     typename Wide<T>::type* gchannels) {
   using A = typename Wide<T>::type;
   DDAEBM_SHARED_LAUNCHED(A, scratch);
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kSpanThreads, 2)
   group.normalise();
   gx += group.offset;
   // n, and gu
-  const auto read = [&](int at, const auto& values, A* ns, A* gs) {
+  const auto work_out = [&](int at, const auto& values, A* ns, A* gs) {
     A kept[V];
     group.kept(at, kept);
 #pragma unroll
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kSpanThreads, 2)
   pixels.each([&](int at, const auto& values) {
     A ns[V];
     A gs[V];
-    read(at, values, ns, gs);
+    work_out(at, values, ns, gs);
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       sums[i] += gs[i] * ns[i];
@@ -233,9 +233,14 @@ __global__ void __launch_bounds__(kSpanThreads, 2)
   pixels.each([&](int at, const auto& values) {
     A ns[V];
     A gs[V];
-    read(at, values, ns, gs);
+    work_out(at, values, ns, gs);
 #pragma unroll
     for (int i = 0; i < V; ++i) gs[i] = scale[i] * gs[i] - mean_k - ns[i] * mean_kn;
+    if (more != nullptr) {
+      const auto others = read<T, V>(more + group.offset + at);
+#pragma unroll
+      for (int i = 0; i < V; ++i) gs[i] += others[i];
+    }
     store<T, V>(gx + at, gs);
   });
   if (all && group.writes()) {
@@ -422,13 +427,14 @@ void group_norm_forward(const GroupNorm& norm, void* y, Stream stream) {
   });
 }
 
-void group_norm_backward(const GroupNorm& norm, const void* gy, void* gx, void* gchannels,
-                         Stream stream) {
+void group_norm_backward(const GroupNorm& norm, const void* gy, const void* more, void* gx,
+                         void* gchannels, Stream stream) {
   dispatch<4>(norm, [&](auto type, auto vector, auto silu, auto drop) {
     using T = decltype(type);
     constexpr int V = decltype(vector)::value;
     launch_groups<T, V>(backward_kernel<T, V, decltype(silu)::value, decltype(drop)::value>, norm,
-                        2, kBackwardSums<V>, stream, static_cast<const T*>(gy), static_cast<T*>(gx),
+                        2, kBackwardSums<V>, stream, static_cast<const T*>(gy),
+                        static_cast<const T*>(more), static_cast<T*>(gx),
                         static_cast<typename Wide<T>::type*>(gchannels));
   });
 }

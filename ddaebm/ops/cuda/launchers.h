@@ -33,10 +33,11 @@ struct GroupNorm {
 };
 // Writes y, mean and inverse.
 void group_norm_forward(const GroupNorm& norm, void* y, Stream stream);
-// The gradients in x, and in scale, shift and what was added, gchannels [3, N, C]; the third is not
-// written where nothing was added, none where gchannels is null.
-void group_norm_backward(const GroupNorm& norm, const void* gy, void* gx, void* gchannels,
-                         Stream stream);
+// The gradients in x, plus `more` if that is not null, and in scale, shift and what was added,
+// gchannels [3, N, C]; the third is not written where nothing was added, none where gchannels is
+// null.
+void group_norm_backward(const GroupNorm& norm, const void* gy, const void* more, void* gx,
+                         void* gchannels, Stream stream);
 // The gradients of <v, gx> in gy and x, and in the channels' values.
 void group_norm_backward_twice(const GroupNorm& norm, const void* v, const void* gy, void* ggy,
                                void* gx, void* gchannels, Stream stream);
