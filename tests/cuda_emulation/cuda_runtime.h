@@ -67,7 +67,7 @@ inline thread_local dim3 threadIdx, blockIdx, gridDim;
 namespace emulation {
 
 struct Block {
-  explicit Block(unsigned threads) : all(threads), lanes(threads), shared(size_t{64} * 1024) {
+  explicit Block(unsigned threads) : all(threads), lanes(threads), shared(size_t{96} * 1024) {
     for (unsigned first = 0; first < threads; first += 32) {
       warps.push_back(std::make_unique<std::barrier<>>(std::min(32U, threads - first)));
     }
@@ -152,6 +152,11 @@ T __shfl_xor_sync(unsigned, T mine, unsigned far) {
   return emulation::of_lane(mine, threadIdx.x ^ far);
 }
 
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+template <class Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
 enum cudaLaunchAttributeID { cudaLaunchAttributeClusterDimension };
 struct cudaLaunchAttribute {
   cudaLaunchAttributeID id;

@@ -42,15 +42,20 @@ struct Groups : Span<T, V> {
       : Base(team),
         norm(norm_),
         x(static_cast<const T*>(norm.x) + this->offset),
-        width(static_cast<int>(norm.channels) / static_cast<int>(norm.groups)),
-        first_channel(this->channel - this->channel % width),
-        number(this->image * static_cast<int>(norm.groups) + this->channel / width),
-        one_over_size(A(1) / (static_cast<A>(team.pixels) * static_cast<A>(width))) {
+        one_over_size(static_cast<A>(norm.share)) {
+    const int in_span = min(this->column, team.columns - 1) / team.unit_columns;
+    first_column = in_span * team.unit_columns;
+    number = (this->image * static_cast<int>(team.spans) + this->span) *
+                 (team.columns / team.unit_columns) +
+             in_span;
+    const A* scales = of_image(norm.scale) + this->channel;
+    const A* shifts = of_image(norm.shift) + this->channel;
+    const A* adds = of_image(norm.add) + this->channel;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      scale[i] = of_channel(norm.scale, this->channel + i);
-      shift[i] = of_channel(norm.shift, this->channel + i);
-      centre[i] = of_channel(norm.add, this->channel + i);
+      scale[i] = scales[i];
+      shift[i] = shifts[i];
+      centre[i] = norm.add.values == nullptr ? A(0) : adds[i];
     }
     if (Drop) {
       const uint64_t seed = *norm.seed + static_cast<uint64_t>(norm.salt) * 0x9e3779b97f4a7c15U;
@@ -59,15 +64,15 @@ struct Groups : Span<T, V> {
     }
   }
 
-  __device__ A of_channel(const ChannelValues& values, int channel) const {
-    return values.values == nullptr
-               ? A(0)
-               : static_cast<const A*>(values.values)[this->image * values.row + channel];
+  __device__ const A* of_image(const ChannelValues& values) const {
+    return static_cast<const A*>(values.values) + this->image * values.row;
   }
+  __device__ int first_channel() const { return this->span * this->team.width + first_column * V; }
 
   // x with what is added to it, of the group's first element.
   __device__ A first_element() const {
-    return widen(x[first_channel - this->channel]) + of_channel(norm.add, first_channel);
+    const A element = widen(x[first_channel() - this->channel]);
+    return norm.add.values == nullptr ? element : element + of_image(norm.add)[first_channel()];
   }
 
   // From here on `normal` gives the normalised x: by what the forward pass found.
@@ -81,10 +86,10 @@ struct Groups : Span<T, V> {
 
   // The k-th of the columns' totals, added up over the thread's group.
   __device__ A over_group(const A* totals, int k) const {
-    const int first = this->column - (this->channel - first_channel) / V;
+    const A* from = totals + k * this->team.columns + first_column;
     A all = 0;
 #pragma unroll 1
-    for (int j = 0; j < width / V; ++j) all += totals[k * this->team.columns + first + j];
+    for (int j = 0; j < this->team.unit_columns; ++j) all += from[j];
     return all;
   }
 
@@ -109,9 +114,8 @@ struct Groups : Span<T, V> {
 
   const GroupNorm& norm;
   const T* x;
-  int width;  // channels of a group
-  int first_channel, number;
-  A one_over_size;
+  int first_column, number;  // of the group: its first column, its place in the means
+  A one_over_size;           // of a group
   A inverse = 1;
   A scale[V], shift[V], centre[V];
   uint32_t seed_low = 0, seed_high = 0;
@@ -158,7 +162,7 @@ __global__ void __launch_bounds__(kSpanThreads, 3) forward_kernel(Team team, Gro
     }
     store<T, V>(y + at, v);
   });
-  if (group.writes() && group.channel == group.first_channel) {
+  if (group.writes() && group.column == group.first_column) {
     static_cast<A*>(norm.mean)[group.number] = mean;
     static_cast<A*>(norm.inverse)[group.number] = inverse;
   }
@@ -180,7 +184,7 @@ __device__ inline Element<A> element(const Groups<T, V, Silu, Drop>& group, A n,
 }
 
 template <class T, int V, bool Silu, bool Drop>
-__global__ void __launch_bounds__(kSpanThreads, 2)
+__global__ void __launch_bounds__(kSpanThreads, 4)
     backward_kernel(Team team, GroupNorm norm, const T* gy, const T* more, T* gx,
                     typename Wide<T>::type* gchannels) {
   using A = typename Wide<T>::type;
@@ -311,15 +315,17 @@ __global__ void __launch_bounds__(kSpanThreads, 2)
   // Means over the group: of v and v n; of k, k n and v k times the scale; of the others times its
   // square.
   A means[kOfN] = {};
-  const int first = group.column - (group.channel - group.first_channel) / V;
+  const A* scales = group.of_image(norm.scale) + group.first_channel();
 #pragma unroll 1
-  for (int j = 0; j < group.width / V; ++j) {
+  for (int j = 0; j < team.unit_columns; ++j) {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      const A s = group.of_channel(norm.scale, group.first_channel + j * V + i);
+      const A s = scales[j * V + i];
 #pragma unroll
       for (int what = 0; what < kOfN; ++what) {
-        means[what] += total(first + j, what, i) * (what < kOfK ? A(1) : what < kOfQ ? s : s * s);
+        means[what] += total(group.first_column + j, what, i) * (what < kOfK   ? A(1)
+                                                                 : what < kOfQ ? s
+                                                                               : s * s);
       }
     }
   }
@@ -413,7 +419,10 @@ template <class T, int V, class Kernel, class... Arguments>
 void launch_groups(Kernel kernel, const GroupNorm& norm, int tensors, int sums, Stream stream,
                    Arguments... arguments) {
   const Team team = team_for<T, V>(norm.pixels, norm.channels, norm.channels / norm.groups);
-  launch_teams<T, V>(kernel, norm.images, team, tensors, sums, stream, norm, arguments...);
+  GroupNorm given = norm;
+  given.share = static_cast<double>(norm.groups) /
+                (static_cast<double>(norm.pixels) * static_cast<double>(norm.channels));
+  launch_teams<T, V>(kernel, norm.images, team, tensors, sums, stream, given, arguments...);
 }
 
 }  // namespace

@@ -31,6 +31,10 @@ void launch(void (*kernel)(Parameters...), const Grid& grid, void* stream, Argum
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim = {grid.cluster, 1, 1};
+  if (grid.shared > kSharedBytes) {
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         static_cast<int>(grid.shared));
+  }
   cudaLaunchConfig_t config = {};
   config.gridDim = grid.blocks;
   config.blockDim = dim3(grid.threads);

@@ -19,6 +19,7 @@ namespace ddaebm::ops::cuda {
 
 constexpr int kSpanThreads = 256;
 constexpr int kSpanWarps = kSpanThreads / 32;
+constexpr size_t kHeldBytes = 24 * 1024;  // of a tensor, in the shared memory of a block
 
 // How a kernel's work is shared out. A thread of a row of a block has V channels; rows are powers
 // of two of threads, so that they fit warps.
@@ -32,6 +33,7 @@ struct Team {
   int held;          // of a thread, that have a place in shared memory
   int channels;      // of an image
   unsigned spans;    // of an image, channels / width
+  int unit_columns;  // threads of a row whose channels belong together
 };
 
 // A thread keeps to V channels, its column, and walks over pixels, every rows-th.
@@ -43,10 +45,11 @@ struct Span {
       : team(team_),
         rank(static_cast<int>(blockIdx.x) & ((1 << team.log_blocks) - 1)),
         image(static_cast<int>((blockIdx.x >> team.log_blocks) / team.spans)),
+        span(static_cast<int>(blockIdx.x >> team.log_blocks) -
+             image * static_cast<int>(team.spans)),
         column(static_cast<int>(threadIdx.x) & ((1 << team.log_columns) - 1)),
         row(static_cast<int>(threadIdx.x) >> team.log_columns),
-        channel(static_cast<int>((blockIdx.x >> team.log_blocks) % team.spans) * team.width +
-                min(column, team.columns - 1) * V),
+        channel(span * team.width + min(column, team.columns - 1) * V),
         offset(static_cast<int64_t>(image) * team.pixels * team.channels + channel) {
     const int rows = kSpanThreads >> team.log_columns;
     start = (rank * team.block_pixels + row) * team.channels;
@@ -103,7 +106,7 @@ struct Span {
   }
 
   const Team& team;
-  int rank, image;
+  int rank, image, span;
   int column, row;
   int channel;
   int64_t offset;
@@ -192,8 +195,8 @@ __device__ T* places(void* scratch, const Team& team, int sums) {
 }
 
 // A team for images of this shape: the fewest channels, in multiples of `unit`, that make whole
-// sectors and divide all channels; and as many blocks as leave a thread eight pixels, if a cluster
-// has so many.
+// sectors and divide all channels; and as many blocks as leave a thread sixteen pixels, if a
+// cluster has so many.
 template <class T, int V>
 Team team_for(int64_t pixels, int64_t channels, int64_t unit) {
   static const bool clusters = [] {
@@ -215,13 +218,14 @@ Team team_for(int64_t pixels, int64_t channels, int64_t unit) {
   Team team = {};
   team.width = static_cast<int>(width);
   team.columns = team.width / V;
+  team.unit_columns = static_cast<int>(unit) / V;
   while (1 << team.log_columns < team.columns) ++team.log_columns;
   if (team.log_columns > 5) throw std::runtime_error("too many channels a group for its kernel");
   const int rows = kSpanThreads >> team.log_columns;
   team.pixels = static_cast<int>(pixels);
   team.channels = static_cast<int>(channels);
   team.spans = static_cast<unsigned>(channels / width);
-  while (clusters && team.log_blocks < 3 && pixels > (rows << team.log_blocks) * 8) {
+  while (clusters && team.log_blocks < 3 && pixels > (rows << team.log_blocks) * 16) {
     ++team.log_blocks;
   }
   team.block_pixels = (team.pixels + (1 << team.log_blocks) - 1) >> team.log_blocks;
@@ -238,7 +242,7 @@ void launch_teams(void (*kernel)(Parameters...), int64_t images, Team team, int 
   const int rows = kSpanThreads >> team.log_columns;
   if (tensors > 0) {
     team.held = std::min((team.block_pixels + rows - 1) / rows,
-                         static_cast<int>((kSharedBytes - scratch) / pixel));
+                         static_cast<int>(kHeldBytes * static_cast<size_t>(tensors) / pixel));
   }
   const unsigned blocks = 1U << team.log_blocks;
   launch(kernel,
