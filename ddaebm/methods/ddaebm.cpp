@@ -7,6 +7,7 @@
 
 #include "ddaebm/diffusion/sampler.h"
 #include "ddaebm/error.h"
+#include "ddaebm/ops/beside.h"
 
 namespace ddaebm {
 namespace {
@@ -133,8 +134,10 @@ Iteration Ddaebm::play(const torch::Tensor& x0, const torch::Tensor& progress, c
                        const Update& update) {
   const Steps at = process_.at(noise.t, x0.dim());
   Iteration it = diffuse(x0, at, noise);
-  judge_real(it, at, noise);
+  // E of the data need not wait for generated points.
+  ops::Beside beside(x0.device(), [&] { judge_real(it, at, noise); });
   generate(it, at, noise, /*reconstruct=*/true);
+  beside.join();
   energy_loss(it, at, noise, progress);
   update(kEnergy, it.energy_loss, /*last=*/true);
   generator_loss(it, at, noise);
@@ -215,11 +218,13 @@ void Ddaebm::generator_loss(Iteration& it, const Steps& at, const Noise& noise) 
     const auto kl = kl_to_prior(it.code);
     it.kl_loss = (game_.lambda_scope == ImportanceScope::both ? lambda * kl : kl).mean();
   }
-  if (game_.posterior_term && game_.latent) {
+  ops::Beside beside(options_.device(), [&] {
+    if (!game_.posterior_term || !game_.latent) return;
     const auto q = nets_.encoder->forward(it.fake, it.x_next, noise.t);
     it.latent_loss = game_.latent_weight * latent_nll(noise.z, q).mean();
-  }
+  });
   it.fake_energy_term = -(energy(it.fake, noise.t, at) + at.log_q(it.x_next, it.fake)).mean();
+  beside.join();
   it.generator_loss = it.fake_energy_term + it.latent_loss +
                       game_.reverse_weight * (it.kl_loss + it.reconstruction_loss);
 }
