@@ -74,6 +74,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3, help="of each timing")
     parser.add_argument("--only", help="the work whose name holds this text")
+    parser.add_argument("--uncompiled", action="store_true", help="without torch.compile")
     parser.add_argument("--peak", type=float, default=790,
                         help="TFLOP/s of a large bfloat16 product, for the share of the chip")
     arguments = parser.parse_args()
@@ -86,6 +87,8 @@ def main():
             continue
         runs = {"ours": lambda: ours(arguments, what, preset, batch)}
         for name, options in PEERS.items():
+            if arguments.uncompiled and "--compile" in options:
+                continue
             runs[name] = lambda options=options: peer(arguments, options, what, preset, batch)
         times, memory = {name: [] for name in runs}, {}
         for _ in range(arguments.rounds):
