@@ -300,61 +300,74 @@ TEST(ImageNetworks, TimeAndLatentMatter) {
       differ(nets.generator->forward(x, z.slice(0, 0, 1).expand({2, 5}), torch::tensor({0, 3}))));
 }
 
-// Plays `steps` iterations with draws made on the CPU. Of each: both losses, and E on real images,
-// which is the size of what the energy's loss is a difference of.
-std::vector<double> losses_of(const torch::TensorOptions& options, const ImageNetConfig& net,
-                              int64_t size, int64_t batch, int steps) {
+struct Played {
+  std::vector<double> losses;  // of each step both, and E on real images, whose difference one is
+  std::vector<NamedTensor> state;
+};
+
+// Plays iterations first .. last - 1 with draws made on the CPU, from `state` on if that is given.
+Played play(const torch::TensorOptions& options, const ImageNetConfig& net, int64_t size, int first,
+            int last, const std::vector<NamedTensor>& state = {}) {
+  constexpr int64_t kBatch = 4;
   auto method = small_method(options, net, size);
-  const auto on_cpu = options.device(torch::kCPU);
-  {
-    // Last layers start as good as zero: what the others learn from would be rounding alone.
-    const torch::NoGradGuard no_grad;
-    for (auto& parameter : method->module().parameters()) {
-      parameter.add_(0.01 * torch::randn(parameter.sizes(), on_cpu).to(options));
-    }
-  }
   OptimizerConfig adam;
   adam.lr = 1e-4;
   Optimizer optimizer(*method, adam);
-  const auto x0 = torch::rand({batch, 3, size, size}, on_cpu) * 2 - 1;
-  std::vector<double> losses;
-  const auto update = [&](size_t player, const Tensor& loss, bool last) {
-    optimizer.update(player, loss, last);
+  {
+    const torch::NoGradGuard no_grad;
+    const auto own = optimizer.state();
+    for (size_t i = 0; i < state.size(); ++i) Tensor(own[i].tensor).copy_(state[i].tensor);
+  }
+  torch::manual_seed(first + 2);
+  const auto on_cpu = options.device(torch::kCPU);
+  const auto x0 = torch::rand({kBatch, 3, size, size}, on_cpu) * 2 - 1;
+  Played played;
+  const auto update = [&](size_t player, const Tensor& loss, bool final_part) {
+    optimizer.update(player, loss, final_part);
   };
-  for (int step = 0; step < steps; ++step) {
-    optimizer.set_iteration(step, steps);
+  for (int step = first; step < last; ++step) {
+    optimizer.set_iteration(step, last);
     const auto like_x = [&] { return torch::randn_like(x0).to(options); };
-    const auto like_z = [&] { return torch::randn({batch, net.latent}, on_cpu).to(options); };
+    const auto like_z = [&] { return torch::randn({kBatch, net.latent}, on_cpu).to(options); };
     Noise noise;
-    noise.t = torch::randint(4, {batch}, torch::kLong).to(options.device());
+    noise.t = torch::randint(4, {kBatch}, torch::kLong).to(options.device());
     noise.eps_t = like_x();
     noise.eps_next = like_x();
     noise.z = like_z();
     noise.eps_fake = like_x();
     noise.eps_encoder = like_z();
     const auto it = method->play(x0.to(options), torch::zeros({}, options), noise, update);
-    losses.push_back(it.energy_loss.item<double>());
-    losses.push_back(it.generator_loss.item<double>());
-    losses.push_back(it.energy_real.mean().item<double>());
+    played.losses.push_back(it.energy_loss.item<double>());
+    played.losses.push_back(it.generator_loss.item<double>());
+    played.losses.push_back(it.energy_real.mean().item<double>());
   }
-  return losses;
+  played.state = optimizer.state();
+  return played;
 }
 
+// The first steps of Adam turn gradients that are rounding alone into steps of full size, and two
+// runs in float32 part whatever the device; so both begin where a short run left off.
 TEST(ImageTraining, AGpuFollowsTheCpu) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU here";
   const AllowTf32 exact(false);
-  const bool full = std::getenv("DDAEBM_FULL_NETWORK") != nullptr;  // minutes on a CPU
+  const bool full = std::getenv("DDAEBM_FULL_NETWORK") != nullptr;  // a minute on a CPU
   auto net = full ? ImageNetConfig() : small_net();
   net.dropout = 0.0;
   const int64_t size = full ? 32 : 16;
-  const auto cpu = losses_of(torch::TensorOptions(torch::kFloat), net, size, 4, 10);
-  const auto gpu =
-      losses_of(torch::TensorOptions(torch::kFloat).device(torch::kCUDA), net, size, 4, 10);
+  const auto on_cpu = torch::TensorOptions(torch::kFloat);
+  const auto on_gpu = on_cpu.device(torch::kCUDA);
+  const auto begun = play(on_gpu, net, size, 0, 40).state;
+  const auto gpu = play(on_gpu, net, size, 40, 50, begun).losses;
+  const auto cpu = play(on_cpu, net, size, 40, 50, begun).losses;
   for (size_t i = 0; i < cpu.size(); i += 3) {
     const double energy = std::abs(cpu[i + 2]);
-    EXPECT_NEAR(gpu[i], cpu[i], 1e-4 * energy) << "energy's loss, step " << i / 3;
-    EXPECT_NEAR(gpu[i + 1], cpu[i + 1], 1e-4 * std::abs(cpu[i + 1])) << "step " << i / 3;
-    EXPECT_NEAR(gpu[i + 2], cpu[i + 2], 1e-4 * energy) << "step " << i / 3;
+    const auto parted = [&](size_t k, double by) { return std::abs(gpu[k] - cpu[k]) / by; };
+    std::cout << "step " << i / 3 << ": energy's loss apart by " << parted(i, energy)
+              << " of E, generator's by " << parted(i + 1, std::abs(cpu[i + 1])) << ", E by "
+              << parted(i + 2, energy) << "\n";
+    EXPECT_LE(parted(i, energy), 1e-4);
+    EXPECT_LE(parted(i + 1, std::abs(cpu[i + 1])), 1e-4);
+    EXPECT_LE(parted(i + 2, energy), 1e-4);
   }
 }
 
