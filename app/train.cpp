@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "ddaebm/error.h"
 #include "ddaebm/train/model.h"
 #include "ddaebm/train/trainer.h"
 
@@ -23,7 +24,7 @@ void ask_to_stop(int signal) {
 struct Options {
   std::string settings, out, device = "cpu";
   std::vector<std::string> changes;
-  int64_t seed = -1;
+  int64_t seed = -1, seeds = 1;
   bool resume = false, quiet = false;
 };
 
@@ -46,13 +47,27 @@ void run(const Options& o) {
   }
   std::signal(SIGINT, ask_to_stop);
   std::signal(SIGTERM, ask_to_stop);
-  const TrainResult result = train(settings, options, stop_signal);
   const std::string folder = options.folder.string();
-  if (!result.finished) {
-    fmt::print("stopped; continue with: ddaebm train {} --resume\n", folder);
+  const auto stopped = [](const std::string& how_to_go_on) {
+    fmt::print("stopped; continue with: ddaebm train {} --resume\n", how_to_go_on);
     std::fflush(nullptr);
     std::_Exit(128 + stop_signal);
+  };
+  if (o.seeds > 1) {
+    const SeedsResult result = train_seeds(settings, options, o.seeds, stop_signal);
+    for (const auto& failure : result.failures) fmt::print(stderr, "ddaebm: {}\n", failure);
+    if (!result.finished) {
+      stopped(fmt::format("{} --seeds {} --out {}", o.settings, o.seeds, folder));
+    }
+    for (const auto& [name, mean, deviation] : result.numbers) {
+      fmt::print("{:<16} {:.6g} +- {:.2g}\n", name, mean, deviation);
+    }
+    fmt::print("each run: {}/seed-*, together: {}/seeds.json\n", folder, folder);
+    if (!result.failures.empty()) fail("{} of {} seeds failed", result.failures.size(), o.seeds);
+    return;
   }
+  const TrainResult result = train(settings, options, stop_signal);
+  if (!result.finished) stopped(folder);
   show_numbers(result.numbers);
   fmt::print("report: {}/report.html\n", folder);
 }
@@ -70,6 +85,8 @@ void add_train(CLI::App& app) {
   command->add_option("--out", o->out, "Run folder; default runs/NAME");
   command->add_option("--device", o->device, "cpu, cuda or cuda:N")->capture_default_str();
   command->add_option("--seed", o->seed, "Short for --set seed=N");
+  command->add_option("--seeds", o->seeds, "Train this many seeds at once, from the seed on")
+      ->check(CLI::Range(1, 32));
   command->add_flag("--resume", o->resume, "Go on from the folder's newest checkpoint");
   command->add_flag("--quiet", o->quiet, "No progress line");
   command->footer(
@@ -77,6 +94,7 @@ void add_train(CLI::App& app) {
       "  ddaebm train 25gaussians\n"
       "  ddaebm train pinwheel-paper --set train.iterations=20000 --out runs/short\n"
       "  ddaebm train table --set data.name=measurements.csv --device cuda\n"
+      "  ddaebm train pinwheel --seeds 5 --device cuda\n"
       "  ddaebm train runs/25gaussians --resume");
   command->callback([o] { run(*o); });
 }

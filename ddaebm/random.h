@@ -11,11 +11,14 @@ namespace ddaebm {
 // The random numbers of a run. Every step is seeded anew from (seed, stream, step), so that a step
 // is a function of its number alone: a resumed run draws what an uninterrupted one draws, and no
 // generator state needs to be saved. Numbers come from the device's default generator, which is the
-// one that CUDA graphs know how to advance and that dropout uses.
+// one that CUDA graphs know how to advance and that dropout uses; or from one of its own, which
+// gives the same numbers and lets runs go on side by side.
 class Random {
  public:
-  explicit Random(torch::Device device, uint64_t seed = 0)
+  enum class Generator { shared, own };
+  explicit Random(torch::Device device, uint64_t seed = 0, Generator kind = Generator::shared)
       : device_(device), seed_(seed), generator_(at::globalContext().defaultGenerator(device)) {
+    if (kind == Generator::own) generator_ = generator_.clone();
     restart(kInitial, 0);
   }
 
@@ -39,6 +42,7 @@ class Random {
   }
 
   torch::Device device() const { return device_; }
+  const at::Generator& generator() const { return generator_; }
   uint64_t seed() const { return seed_; }
 
   // SplitMix64's finaliser: neighbouring seeds and steps give unrelated streams.

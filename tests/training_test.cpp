@@ -430,6 +430,66 @@ TEST(Training, AFullDiskLeavesTheOldCheckpoint) {
   EXPECT_TRUE(shop.checkpoint("run", 12) == shop.checkpoint("whole", 12));
 }
 
+SeedsResult train_seeds(const Workshop& shop, const std::string& name,
+                        const std::vector<std::string>& changes, int stop = 0,
+                        bool resume = false) {
+  RunSettings settings = shop.settings(changes);
+  TrainOptions options;
+  options.folder = shop.path(name);
+  options.resume = resume;
+  options.quiet = true;
+  return ddaebm::train_seeds(settings, options, 2, std::atomic<int>{stop});
+}
+
+TEST(Seeds, EachEndsInTheBitsOfARunAlone) {
+  const Workshop shop;
+  const auto alone = shop.train("alone", {"seed=4"}).numbers;
+  const auto result = train_seeds(shop, "both", {"seed=3"});
+  EXPECT_TRUE(result.finished);
+  EXPECT_TRUE(result.failures.empty());
+  const fs::path second = shop.path("both") / "seed-4";
+  EXPECT_EQ(metrics_but_time(second), metrics_but_time(shop.path("alone")));
+  EXPECT_EQ(read_file(RunFolder{second}.checkpoint(12)),
+            read_file(RunFolder{shop.path("alone")}.checkpoint(12)));
+
+  const auto together = json::parse(read_file(shop.path("both") / "seeds.json"));
+  EXPECT_EQ(together["seeds"], json({3, 4}));
+  ASSERT_EQ(result.numbers.size(), alone.size());
+  for (size_t i = 0; i < alone.size(); ++i) {
+    const auto& [name, mean, deviation] = result.numbers[i];
+    const std::vector<double> values = together["values"][name];
+    ASSERT_EQ(values.size(), 2U);
+    EXPECT_EQ(values[1], alone[i].second) << name;
+    EXPECT_NEAR(mean, (values[0] + values[1]) / 2, 1e-12 * std::abs(mean)) << name;
+    EXPECT_NEAR(deviation, std::abs(values[0] - values[1]) / std::sqrt(2.0), 1e-9 * std::abs(mean))
+        << name;
+  }
+}
+
+TEST(Seeds, StoppedTheyGoOn) {
+  const Workshop shop;
+  EXPECT_TRUE(train_seeds(shop, "whole", {}).finished);
+  EXPECT_FALSE(train_seeds(shop, "parts", {}, /*stop=*/1).finished);
+  EXPECT_FALSE(fs::exists(shop.path("parts") / "seeds.json"));
+  EXPECT_TRUE(train_seeds(shop, "parts", {}, 0, /*resume=*/true).finished);
+  EXPECT_EQ(read_file(shop.path("parts") / "seeds.json"),
+            read_file(shop.path("whole") / "seeds.json"));
+  // Once more, with nothing left to do.
+  EXPECT_TRUE(train_seeds(shop, "parts", {}, 0, /*resume=*/true).finished);
+  EXPECT_EQ(read_file(shop.path("parts") / "seeds.json"),
+            read_file(shop.path("whole") / "seeds.json"));
+}
+
+TEST(Seeds, ThoseThatDivergeAreNamed) {
+  const Workshop shop;
+  const auto result = train_seeds(shop, "run", {"train.divergence_limit=1e-9", "seed=7"});
+  EXPECT_TRUE(result.finished);
+  EXPECT_TRUE(result.numbers.empty());
+  ASSERT_EQ(result.failures.size(), 2U);
+  EXPECT_NE(result.failures[0].find("seed 7: iteration"), std::string::npos) << result.failures[0];
+  EXPECT_NE(result.failures[1].find("seed 8: iteration"), std::string::npos) << result.failures[1];
+}
+
 TEST(Table, StandardisesByTheColumnsMomentsUnlessToldNot) {
   const Workshop shop;
   DataConfig config;

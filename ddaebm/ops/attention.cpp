@@ -95,11 +95,10 @@ struct Backward : Function<Backward> {
     given.resize(4);
     const auto& [ux, umap, ubias, uout] = std::tie(given[0], given[1], given[2], given[3]);
 
-    const Three u([&] {
-      auto all = ux.defined() ? times(ux, map) : torch::zeros_like(gqkv);
-      if (umap.defined()) all = all + times(x, umap);
-      return ubias.defined() ? all + ubias : all;
-    }());
+    auto cotangents = ux.defined() ? times(ux, map) : torch::zeros_like(gqkv);
+    if (umap.defined()) cotangents = cotangents + times(x, umap);
+    if (ubias.defined()) cotangents = cotangents + ubias;
+    const Three u(cotangents);
     auto h = at::bmm(u.q, turned(of.k));
     h.baddbmm_(of.q, turned(u.k));
     auto b = at::bmm(go, turned(u.v));

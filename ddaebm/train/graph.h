@@ -14,9 +14,10 @@ namespace ddaebm {
 class RepeatedStep {
  public:
   // Records. `state`: every tensor that the step changes; recording leaves them as they were, but
-  // uses up random numbers.
+  // uses up random numbers, those of `generator` too if the step draws from one besides the
+  // default.
   RepeatedStep(std::function<void()> step, const std::vector<torch::Tensor>& state,
-               torch::Device device);
+               torch::Device device, const at::Generator& generator = {});
   ~RepeatedStep();
   RepeatedStep(const RepeatedStep&) = delete;
   RepeatedStep& operator=(const RepeatedStep&) = delete;
@@ -27,6 +28,22 @@ class RepeatedStep {
   struct Graph;
   std::function<void()> step_;
   std::unique_ptr<Graph> graph_;
+};
+
+// A queue of work on a GPU beside those of others; on a CPU there is but one.
+class Lane {
+ public:
+  explicit Lane(torch::Device device);
+  ~Lane();
+  Lane(Lane&&) noexcept;
+  Lane& operator=(Lane&&) = delete;
+
+  // Calls `work`, whose kernels go to this queue.
+  void run(const std::function<void()>& work) const;
+
+ private:
+  struct Stream;
+  std::unique_ptr<Stream> stream_;
 };
 
 }  // namespace ddaebm

@@ -12,7 +12,7 @@ struct RepeatedStep::Graph {
 };
 
 RepeatedStep::RepeatedStep(std::function<void()> step, const std::vector<torch::Tensor>& state,
-                           torch::Device device)
+                           torch::Device device, const at::Generator& generator)
     : step_(std::move(step)) {
   if (!device.is_cuda()) return;
   std::vector<torch::Tensor> kept;
@@ -28,6 +28,7 @@ RepeatedStep::RepeatedStep(std::function<void()> step, const std::vector<torch::
     c10::cuda::device_synchronize();
     // The recording has memory of its own.
     c10::cuda::CUDACachingAllocator::emptyCache();
+    if (generator.defined()) graph_->graph.register_generator_state(generator);
     graph_->graph.capture_begin();
     step_();
     graph_->graph.capture_end();
@@ -45,6 +46,24 @@ void RepeatedStep::operator()() {
   } else {
     step_();
   }
+}
+
+struct Lane::Stream {
+  c10::cuda::CUDAStream stream;
+};
+
+Lane::Lane(torch::Device device) {
+  if (!device.is_cuda()) return;
+  stream_ = std::make_unique<Stream>(
+      Stream{c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index())});
+}
+Lane::~Lane() = default;
+Lane::Lane(Lane&&) noexcept = default;
+
+void Lane::run(const std::function<void()>& work) const {
+  if (!stream_) return work();
+  const c10::cuda::CUDAStreamGuard guard(stream_->stream);
+  work();
 }
 
 }  // namespace ddaebm

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 #include <functional>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
@@ -73,7 +74,8 @@ void append_line(const std::filesystem::path& path, const Json& json) {
 
 class Training {
  public:
-  Training(RunSettings& settings, const TrainOptions& options)
+  Training(RunSettings& settings, const TrainOptions& options,
+           Random::Generator generator = Random::Generator::shared)
       : settings_(settings),
         options_(options),
         folder_{options.folder},
@@ -82,7 +84,7 @@ class Training {
                           options.quiet ? ReadHooks{} : ReadHooks{late_progress("reading")},
                           static_cast<uint64_t>(settings.seed))),
         units_(source_->units()),
-        random_(options.device, static_cast<uint64_t>(settings.seed)) {
+        random_(options.device, static_cast<uint64_t>(settings.seed), generator) {
     Random initial(torch::kCPU, static_cast<uint64_t>(settings.seed));
     method_ = settings.method_settings->build(source_->event(), tensors_);
     method_->micro_batch = settings.train.micro_batch;
@@ -94,56 +96,81 @@ class Training {
     open_folder();
   }
 
-  TrainResult run(const std::atomic<int>& stop) {
+  void begin() {
     const TrainConfig& config = settings_.train;
     // In float64: a column far from zero has few digits left in float32.
-    const Units exact = units_.to(tensors_.dtype(torch::kDouble));
+    exact_ = units_.to(tensors_.dtype(torch::kDouble));
     std::vector<torch::Tensor> changed = {losses_};
     for (const auto& [name, tensor] : optimizer_->state()) changed.push_back(tensor);
     random_.restart(Random::kTraining, 0);
-    const auto iteration = [&](int64_t batch) {
-      const auto x0 = exact.to_model(source_->draw(batch, random_)).to(tensors_);
-      losses_.copy_(method_->step(x0, progress_, random_,
-                                  [&](size_t player, const torch::Tensor& loss, bool final_part) {
-                                    optimizer_->update(player, loss, final_part);
-                                  }));
-      optimizer_->average_buffers();
-    };
-    if (source_->event().size() == 3) check_memory(iteration, changed);
+    if (source_->event().size() == 3) check_memory(changed);
     source_->prepare(next_, config.batch);
-    RepeatedStep step([&] { iteration(config.batch); }, changed, options_.device);
-
-    Progress bar(settings_.data.name, config.iterations, next_);
-    while (next_ < config.iterations) {
-      random_.restart(Random::kTraining, static_cast<uint64_t>(next_));
-      progress_.fill_(static_cast<double>(next_) / static_cast<double>(config.iterations));
-      optimizer_->set_iteration(next_, config.iterations);
-      source_->prepare(next_, config.batch);
-      step();
-      recent_[pending_++].copy_(losses_);
-      ++next_;
-
-      const bool last = next_ == config.iterations;
-      // Read once: a signal during the evaluation below is obeyed one iteration later.
-      const bool stopping = stop != 0;
-      const bool save = last || stopping || next_ % config.checkpoint_every == 0;
-      const bool evaluation =
-          last || (config.evaluate_every > 0 && next_ % config.evaluate_every == 0);
-      if (save || evaluation || next_ % config.log_every == 0) log();
-      if (!options_.quiet) bar.update(next_, note_);
-      if (save || evaluation) check_state();
-      if (evaluation) evaluate_now();
-      if (save) {
-        save_checkpoint(folder_, next_, settings_.method, optimizer_->state(), units_, config.keep);
-        write_report(folder_.path);
-      }
-      if (stopping && !last) return {false, numbers_};
+    step_ = std::make_unique<RepeatedStep>([this] { iterate(settings_.train.batch); }, changed,
+                                           options_.device, random_.generator());
+    if (!options_.quiet) {
+      bar_ = std::make_unique<Progress>(settings_.data.name, config.iterations, next_);
     }
-    write_report(folder_.path);
-    return {true, numbers_};
   }
 
+  // One iteration, with what is due after it. Returns whether there is more to do.
+  bool advance(const std::atomic<int>& stop) {
+    const TrainConfig& config = settings_.train;
+    if (next_ >= config.iterations) return end();
+    random_.restart(Random::kTraining, static_cast<uint64_t>(next_));
+    progress_.fill_(static_cast<double>(next_) / static_cast<double>(config.iterations));
+    optimizer_->set_iteration(next_, config.iterations);
+    source_->prepare(next_, config.batch);
+    (*step_)();
+    recent_[pending_++].copy_(losses_);
+    ++next_;
+
+    const bool last = next_ == config.iterations;
+    // Read once: a signal during the evaluation below is obeyed one iteration later.
+    const bool stopping = stop != 0;
+    const bool save = last || stopping || next_ % config.checkpoint_every == 0;
+    const bool evaluation =
+        last || (config.evaluate_every > 0 && next_ % config.evaluate_every == 0);
+    if (save || evaluation || next_ % config.log_every == 0) log();
+    if (bar_) bar_->update(next_, note_);
+    if (save || evaluation) check_state();
+    if (evaluation) evaluate_now();
+    if (save) {
+      save_checkpoint(folder_, next_, settings_.method, optimizer_->state(), units_, config.keep);
+      write_report(folder_.path);
+    }
+    if (last) return end();
+    return !stopping;
+  }
+
+  int64_t done() const { return next_; }
+  int64_t event_dimensions() const { return static_cast<int64_t>(source_->event().size()); }
+  TrainResult result() const { return {finished_, numbers_}; }
+
  private:
+  bool end() {
+    write_report(folder_.path);
+    // A run that was finished before has its numbers there.
+    if (numbers_.empty() && std::filesystem::exists(folder_.evaluation())) {
+      const auto json = Json::parse(read_file(folder_.evaluation()), nullptr, false);
+      for (const auto& [name, value] : json.items()) {
+        const bool progress = name == "iteration" || name == "seconds" || name == "images";
+        if (!progress && value.is_number()) numbers_.emplace_back(name, value.get<double>());
+      }
+    }
+    bar_.reset();
+    finished_ = true;
+    return false;
+  }
+
+  void iterate(int64_t batch) {
+    const auto x0 = exact_.to_model(source_->draw(batch, random_)).to(tensors_);
+    losses_.copy_(method_->step(x0, progress_, random_,
+                                [&](size_t player, const torch::Tensor& loss, bool final_part) {
+                                  optimizer_->update(player, loss, final_part);
+                                }));
+    optimizer_->average_buffers();
+  }
+
   void open_folder() {
     namespace fs = std::filesystem;
     const bool there = fs::exists(folder_.config());
@@ -167,8 +194,7 @@ class Training {
 
   // Expects what a step will take from what steps on two and on four images take, and says so
   // before the first.
-  void check_memory(const std::function<void(int64_t batch)>& iteration,
-                    const std::vector<torch::Tensor>& changed) {
+  void check_memory(const std::vector<torch::Tensor>& changed) {
     const int64_t at_once = method_->micro_batch > 0
                                 ? std::min(method_->micro_batch, settings_.train.batch)
                                 : settings_.train.batch;
@@ -177,9 +203,8 @@ class Training {
     for (const auto& tensor : changed) kept.push_back(tensor.detach().clone());
     const auto peak = [&](int64_t batch) {
       source_->prepare(next_, batch);
-      iteration(batch);  // libraries take workspaces at their first call
-      return static_cast<double>(
-          peak_memory([&] { iteration(batch); }, options_.device).value_or(0));
+      iterate(batch);  // libraries take workspaces at their first call
+      return static_cast<double>(peak_memory([&] { iterate(batch); }, options_.device).value_or(0));
     };
     const double two = peak(2);
     const double an_image = std::max(0.0, (peak(4) - two) / 2);
@@ -294,6 +319,10 @@ class Training {
   std::unique_ptr<Optimizer> optimizer_;
   torch::Tensor progress_, losses_;
   torch::Tensor recent_;  // [log_every, losses], rows up to pending_ not yet logged
+  Units exact_;
+  std::unique_ptr<RepeatedStep> step_;
+  std::unique_ptr<Progress> bar_;
+  bool finished_ = false;
   int64_t pending_ = 0;
   int64_t next_ = 0;  // iterations done
   double seconds_before_ = 0;
@@ -307,7 +336,11 @@ class Training {
 TrainResult train(RunSettings& settings, const TrainOptions& options,
                   const std::atomic<int>& stop) {
   try {
-    return Training(settings, options).run(stop);
+    Training training(settings, options);
+    training.begin();
+    while (training.advance(stop)) {
+    }
+    return training.result();
   } catch (const c10::Error& error) {
     const std::string what = error.what_without_backtrace();
     if (what.find("out of memory") == std::string::npos) throw;
@@ -316,6 +349,107 @@ TrainResult train(RunSettings& settings, const TrainOptions& options,
         "it, or image_net.precision=\"bf16\"",
         options.device.str());
   }
+}
+
+namespace {
+
+// One of several seeds, with what its Training refers to.
+struct Seed {
+  Seed(RunSettings& common, const TrainOptions& given, int64_t number)
+      : settings(ConfigFile::parse(common.to_toml(), "settings")),
+        options(given),
+        lane(given.device) {
+    settings.seed = common.seed + number;
+    options.folder /= fmt::format("seed-{}", settings.seed);
+    options.quiet = true;
+  }
+  RunSettings settings;
+  TrainOptions options;
+  Lane lane;
+  std::unique_ptr<Training> training;
+  bool active = true;
+};
+
+std::vector<SeedNumber> summary(const std::vector<TrainResult>& results) {
+  std::vector<SeedNumber> numbers;
+  if (results.empty()) return numbers;
+  const auto n = static_cast<double>(results.size());
+  for (size_t i = 0; i < results[0].numbers.size(); ++i) {
+    SeedNumber number{results[0].numbers[i].first};
+    for (const auto& result : results) number.mean += result.numbers.at(i).second / n;
+    double squares = 0;
+    for (const auto& result : results) {
+      squares += std::pow(result.numbers.at(i).second - number.mean, 2);
+    }
+    if (results.size() > 1) number.deviation = std::sqrt(squares / (n - 1));
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+}  // namespace
+
+SeedsResult train_seeds(RunSettings& settings, const TrainOptions& options, int64_t count,
+                        const std::atomic<int>& stop) {
+  std::vector<std::unique_ptr<Seed>> seeds;
+  SeedsResult result;
+  // Runs f for a seed in its lane; an Error of one seed ends that seed alone.
+  const auto attend = [&](Seed& seed, const auto& f) {
+    try {
+      seed.lane.run([&] { f(); });
+    } catch (const Error& error) {
+      seed.active = false;
+      result.failures.push_back(fmt::format("seed {}: {}", seed.settings.seed, error.what()));
+    }
+  };
+  for (int64_t i = 0; i < count; ++i) {
+    seeds.push_back(std::make_unique<Seed>(settings, options, i));
+    Seed& seed = *seeds.back();
+    seed.lane.run([&] {
+      seed.training =
+          std::make_unique<Training>(seed.settings, seed.options, Random::Generator::own);
+      if (seed.training->event_dimensions() == 3) {
+        fail("--seeds is for models of vectors; train images with one process a seed");
+      }
+      seed.training->begin();
+    });
+  }
+  std::optional<Progress> bar;
+  const auto done = [&] {
+    int64_t sum = 0;
+    for (const auto& seed : seeds) sum += seed->training->done();
+    return sum;
+  };
+  if (!options.quiet) {
+    bar.emplace(fmt::format("{}, {} seeds", settings.data.name, count),
+                count * settings.train.iterations, done());
+  }
+  for (bool more = true; more;) {
+    more = false;
+    for (const auto& seed : seeds) {
+      if (!seed->active) continue;
+      attend(*seed, [&] { seed->active = seed->training->advance(stop); });
+      more = more || seed->active;
+    }
+    if (bar) bar->update(done());
+  }
+  std::vector<TrainResult> finished;
+  Json values;
+  for (const auto& seed : seeds) {
+    const TrainResult of_seed = seed->training->result();
+    if (!of_seed.finished) continue;
+    finished.push_back(of_seed);
+    values["seeds"].push_back(seed->settings.seed);
+    for (const auto& [name, value] : of_seed.numbers) values["values"][name].push_back(value);
+  }
+  result.finished = finished.size() + result.failures.size() == seeds.size();
+  result.numbers = summary(finished);
+  for (const auto& number : result.numbers) {
+    values["mean"][number.name] = number.mean;
+    values["deviation"][number.name] = number.deviation;
+  }
+  if (!finished.empty()) write_file(options.folder / "seeds.json", values.dump(2) + "\n");
+  return result;
 }
 
 }  // namespace ddaebm

@@ -30,4 +30,22 @@ struct TrainResult {
 // before stay. A folder that holds a run already is an Error unless it is resumed.
 TrainResult train(RunSettings& settings, const TrainOptions& options, const std::atomic<int>& stop);
 
+// What several seeds' last evaluations gave.
+struct SeedNumber {
+  std::string name;
+  double mean = 0.0, deviation = 0.0;  // of those that finished; the deviation of one is zero
+};
+struct SeedsResult {
+  bool finished = false;
+  std::vector<std::string> failures;  // of seeds that had to stop, what `train` says of them
+  std::vector<SeedNumber> numbers;
+};
+
+// Trains with the settings' seed and the `count` - 1 after it at once, each a run of its own in
+// folder/seed-K, the same as if it were trained alone. On a GPU they run side by side, for which
+// small networks leave room; so models of images are an Error. A seed that diverges does not stop
+// the others. Writes folder/seeds.json.
+SeedsResult train_seeds(RunSettings& settings, const TrainOptions& options, int64_t count,
+                        const std::atomic<int>& stop);
+
 }  // namespace ddaebm
