@@ -65,6 +65,27 @@ def row(name, batch, times, gigabytes, best):
     return f"| {name} | {ms:.1f} ms | {1000 * batch / ms:,.0f} | {memory} | {ms / best:.2f} |"
 
 
+def picture(rates):
+    """Bars of images/s as SVG; rates is {work: {who: images/s}}."""
+    line, label, width = 22, 250, 420
+    lines, y = [], 10
+    for title, of_work in rates.items():
+        most = max(of_work.values())
+        lines.append(f'<text x="0" y="{y + 15}" font-weight="bold">{title}, images/s</text>')
+        y += line
+        for who, rate in of_work.items():
+            colour = "#2563eb" if who == "ours" else "#9ca3af"
+            length = width * rate / most
+            lines.append(f'<text x="{label - 8}" y="{y + 15}" text-anchor="end">{who}</text>'
+                         f'<rect x="{label}" y="{y + 3}" width="{length:.1f}" height="15" fill="{colour}"/>'
+                         f'<text x="{label + length + 6:.1f}" y="{y + 15}">{rate:,.0f}</text>')
+            y += line
+        y += line // 2
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{label + width + 70}" height="{y}" '
+            'font-family="sans-serif" font-size="13"><rect width="100%" height="100%" fill="white"/>'
+            + "\n".join(lines) + "</svg>\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -75,6 +96,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=3, help="of each timing")
     parser.add_argument("--only", help="the work whose name holds this text")
     parser.add_argument("--uncompiled", action="store_true", help="without torch.compile")
+    parser.add_argument("--picture", type=Path, help="an SVG of all rates, to be written here")
     parser.add_argument("--peak", type=float, default=790,
                         help="TFLOP/s of a large bfloat16 product, for the share of the chip")
     arguments = parser.parse_args()
@@ -82,6 +104,7 @@ def main():
         sys.exit(f"{arguments.bench} is not built; run `./dev build`")
     output([arguments.python, HERE / "image_peer.py", "--golden", *GOLDEN])
 
+    rates = {}
     for title, (what, preset, batch) in WORK.items():
         if arguments.only and arguments.only not in title:
             continue
@@ -101,6 +124,10 @@ def main():
         print(f"\n{title}\n\n| | time | images/s | memory | times ours |\n|---|---|---|---|---|")
         for name in runs:
             print(row(name, batch, times[name], memory.get(name), best))
+        rates[title] = {name: 1000 * batch / statistics.median(times[name])
+                        for name in runs if times[name]}
+        if arguments.picture:
+            arguments.picture.write_text(picture(rates))
         if preset == "cifar10":
             rate = GFLOP_AN_IMAGE[what] * batch / best
             print(f"\nOurs: {rate:.0f} TFLOP/s, {100 * rate / arguments.peak:.0f} % of the chip.")
