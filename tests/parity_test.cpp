@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <torch/csrc/autograd/autograd.h>
@@ -22,6 +23,7 @@
 #include "ddaebm/metrics/fid.h"
 #include "ddaebm/metrics/inception.h"
 #include "ddaebm/nets/authors_names.h"
+#include "ddaebm/nets/nice.h"
 #include "ddaebm/train/optimizer.h"
 
 namespace ddaebm {
@@ -512,6 +514,52 @@ bool run_fid(const Safetensors& file, Settings settings) {
   return true;
 }
 
+void run_nice(const Safetensors& file, Settings settings) {
+  NiceConfig config;
+  config.couplings = std::stoll(settings.take("couplings", "4"));
+  const int64_t width = std::stoll(settings.take("hidden", "1000"));
+  const auto hidden = static_cast<size_t>(std::stoll(settings.take("hidden_layers", "4")));
+  config.hidden.assign(hidden, width);
+  EXPECT_EQ(settings.take("activation", "softplus"), "softplus");
+  config.activation = NiceConfig::softplus;
+  config.embedding = 0;
+  EXPECT_EQ(settings.take("loss", "-mean(log_prob)+0.5*mean(|d log_prob/dx|^2)"),
+            "-mean(log_prob)+0.5*mean(|d log_prob/dx|^2)");
+  const int64_t size = std::stoll(settings.take("size", "784"));
+  settings.expect_all_taken();
+
+  Nice nice(size, 1, config);
+  std::map<std::string, torch::Tensor> ours = {{"scale.scales", nice->scale}};
+  for (size_t c = 0; c < nice->couplings.size(); ++c) {
+    for (size_t i = 0; i < nice->couplings[c].size(); ++i) {
+      const std::string name = fmt::format("nice{}.dense{}.", c + 1, i + 1);
+      ours[name + "weight"] = nice->couplings[c][i].weight;
+      ours[name + "bias"] = nice->couplings[c][i].bias;
+    }
+  }
+  const auto golden = [&](const std::string& name) { return file.tensors.at(name); };
+  {
+    const torch::NoGradGuard no_grad;
+    for (auto& [name, tensor] : ours)
+      tensor.copy_(golden("weight." + name).reshape(tensor.sizes()));
+  }
+  const auto x = golden("x").clone().requires_grad_();
+  const auto log_density = nice->log_density(x);
+  const auto gradient = torch::autograd::grad({log_density.sum()}, {x}, {}, true, true)[0];
+  expect_close(log_density, golden("out.log_prob"), "log_prob");
+  expect_close(nice->forward(x), golden("out.y"), "y");
+  expect_close(gradient, golden("out.grad_x"), "grad_x");
+  expect_close(nice->inverse(golden("z")), golden("out.inverse"), "inverse");
+  const auto loss = -log_density.mean() + 0.5 * gradient.square().sum(1).mean();
+  expect_close(loss, golden("out.loss"), "loss");
+  loss.backward();
+  for (const auto& [name, tensor] : ours) {
+    expect_close(tensor.grad(), golden("out.grad." + name), name);
+  }
+  size_t tensors = 2 + 5 + 2 * ours.size();
+  EXPECT_EQ(file.tensors.size(), tensors) << "tensors that were not looked at";
+}
+
 TEST(Parity, GoldenVectors) {
   const char* given = std::getenv("DDAEBM_PARITY_DIR");
   const fs::path folder = given != nullptr ? given : DDAEBM_GOLDEN;
@@ -529,6 +577,8 @@ TEST(Parity, GoldenVectors) {
       run_toy_step(file, settings);
     } else if (kind == "image_step") {
       run_image_step(file, settings);
+    } else if (kind == "nice") {
+      run_nice(file, settings);
     } else if (kind == "fid") {
       if (!run_fid(file, settings)) {
         std::cout << entry.path().filename().string()
