@@ -57,7 +57,10 @@ void run(const Options& o) {
     const SeedsResult result = train_seeds(settings, options, o.seeds, stop_signal);
     for (const auto& failure : result.failures) fmt::print(stderr, "ddaebm: {}\n", failure);
     if (!result.finished) {
-      stopped(fmt::format("{} --seeds {} --out {}", o.settings, o.seeds, folder));
+      std::string how =
+          fmt::format("{} --seeds {} --out {} --device {}", o.settings, o.seeds, folder, o.device);
+      for (const auto& change : changes) how += fmt::format(" --set '{}'", change);
+      stopped(how);
     }
     for (const auto& [name, mean, deviation] : result.numbers) {
       fmt::print("{:<16} {:.6g} +- {:.2g}\n", name, mean, deviation);

@@ -1,6 +1,6 @@
 // The operators of the CIFAR-10 networks one by one: how long each takes at the shapes of a batch
 // of 64, and what share that is of what the device can do: of a large product for convolutions, of
-// a large copy for what only moves memory. Prints a table for docs/performance.md.
+// a large sum for what only moves memory. Prints a table for docs/performance.md.
 // DDAEBM_BENCH_DEVICE=cuda runs on a GPU, in bfloat16; the CPU's numbers are of float32.
 
 #include <chrono>
@@ -138,7 +138,8 @@ int run() {
                          seconds([&] { return at::add_out(to, large, other); });
   const Table table{product, traffic};
   std::cout << fmt::format(
-      "Ceilings: a product of {0}x{0} matrices {1:.0f} TFLOP/s, a copy of {2:.1f} GB {3:.2f} "
+      "Ceilings: a product of {0}x{0} matrices {1:.0f} TFLOP/s, a sum of two tensors of {2:.1f} GB "
+      "{3:.2f} "
       "TB/s.\n\n"
       "| operator, batch of {4} | microseconds | rate | of the ceiling |\n|---|---|---|---|\n",
       side, product / 1e12, static_cast<double>(large.nbytes()) / 1e9, traffic / 1e12,

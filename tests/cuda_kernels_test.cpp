@@ -244,7 +244,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, GroupNormKernels,
                                          NormCase{torch::kDouble, 12, 4, 5, 4, true, false},
                                          NormCase{torch::kFloat, 4, 4, 64, 33, true, true},
                                          NormCase{torch::kFloat, 6, 2, 5, 4, false, false},
-                                         NormCase{torch::kBFloat16, 4, 8, 16, 9, true, true}));
+                                         NormCase{torch::kBFloat16, 4, 8, 16, 9, true, true},
+                                         NormCase{torch::kBFloat16, 9, 2, 16, 9, true, true},
+                                         NormCase{torch::kBFloat16, 6, 4, 5, 4, false, true}));
 
 // Dropped at the rate, the others scaled, the same elements forward and backward.
 TEST(GroupNormKernel, DropoutIsTheSameBothWays) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <tuple>
 
 #include "ddaebm/ops/attention.h"
 #include "ddaebm/ops/branches.h"

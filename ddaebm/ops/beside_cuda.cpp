@@ -1,5 +1,6 @@
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAEvent.h>
@@ -25,13 +26,16 @@ void allow_two_streams(Context& context) {
 // work.
 CUDAStream companion(const CUDAStream& stream) {
   static std::mutex mutex;
-  static std::map<cudaStream_t, CUDAStream> companions;
+  static std::map<std::pair<int, cudaStream_t>, CUDAStream> companions;
   const std::lock_guard<std::mutex> lock(mutex);
-  const auto found = companions.find(stream.stream());
+  const auto key = [](const CUDAStream& of) {
+    return std::make_pair(static_cast<int>(of.device_index()), of.stream());
+  };
+  const auto found = companions.find(key(stream));
   if (found != companions.end()) return found->second;
   allow_two_streams(at::globalContext());
   const auto taken = [&](const CUDAStream& candidate) {
-    if (candidate == stream || companions.count(candidate.stream()) > 0) return true;
+    if (candidate == stream || companions.count(key(candidate)) > 0) return true;
     for (const auto& [of, other] : companions) {
       if (other == candidate) return true;
     }
@@ -41,7 +45,7 @@ CUDAStream companion(const CUDAStream& stream) {
   for (int i = 0; i < 32 && taken(candidate); ++i) {
     candidate = c10::cuda::getStreamFromPool(/*isHighPriority=*/true, stream.device_index());
   }
-  return companions.emplace(stream.stream(), candidate).first->second;
+  return companions.emplace(key(stream), candidate).first->second;
 }
 
 void wait(const CUDAStream& waiting, const CUDAStream& first) {

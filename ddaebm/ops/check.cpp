@@ -190,6 +190,17 @@ std::vector<ImageCheck> image_checks() {
              {{3, channels, rows, columns}, values, values},
              [=](const Inputs& in) { return group_norm(in[0], in[1], in[2], config); },
              [=](const Inputs& in) { return reference::group_norm(in[0], in[1], in[2], config); }});
+        checks.push_back(
+            {fmt::format("group_norm{}{} and its input, {} channels a group", silu ? " silu" : "",
+                         adaptive ? " adaptive" : "", width),
+             {{3, channels, rows, columns}, values, values},
+             [=](const Inputs& in) {
+               const auto [norm, input] = group_norm_and_input(in[0], in[1], in[2], config);
+               return norm + input.square();
+             },
+             [=](const Inputs& in) {
+               return reference::group_norm(in[0], in[1], in[2], config) + in[0].square();
+             }});
         checks.push_back({fmt::format("group_norm{}{} of a sum, {} channels a group",
                                       silu ? " silu" : "", adaptive ? " adaptive" : "", width),
                           {{3, channels, rows, columns}, values, values, {3, channels}},

@@ -20,7 +20,12 @@ RepeatedStep::RepeatedStep(std::function<void()> step, const std::vector<torch::
   c10::cuda::device_synchronize();
   graph_ = std::make_unique<Graph>();
   {
-    const auto stream = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index());
+    // In a lane, on its own stream: libraries keep a workspace for each stream, which recordings
+    // that run side by side must not share.
+    const auto current = c10::cuda::getCurrentCUDAStream(device.index());
+    const auto stream = current == c10::cuda::getDefaultCUDAStream(device.index())
+                            ? c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index())
+                            : current;
     const c10::cuda::CUDAStreamGuard guard(stream);
     // Libraries choose algorithms and allocate workspaces in the first calls, which a recording
     // must not hold.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <optional>
 
 #include <nlohmann/json.hpp>
@@ -85,6 +86,10 @@ class Training {
                           static_cast<uint64_t>(settings.seed))),
         units_(source_->units()),
         random_(options.device, static_cast<uint64_t>(settings.seed), generator) {
+    // Their dropout draws from the default generator.
+    if (generator == Random::Generator::own && source_->event().size() == 3) {
+      fail("--seeds is for models of vectors; train images with one process a seed");
+    }
     Random initial(torch::kCPU, static_cast<uint64_t>(settings.seed));
     method_ = settings.method_settings->build(source_->event(), tensors_);
     method_->micro_batch = settings.train.micro_batch;
@@ -143,7 +148,6 @@ class Training {
   }
 
   int64_t done() const { return next_; }
-  int64_t event_dimensions() const { return static_cast<int64_t>(source_->event().size()); }
   TrainResult result() const { return {finished_, numbers_}; }
 
  private:
@@ -333,22 +337,36 @@ class Training {
 
 }  // namespace
 
-TrainResult train(RunSettings& settings, const TrainOptions& options,
-                  const std::atomic<int>& stop) {
+namespace {
+
+// Calls f; a device that has no memory left is an Error that says what to change.
+template <class F>
+void with_memory(const torch::Device& device, const F& f) {
   try {
-    Training training(settings, options);
-    training.begin();
-    while (training.advance(stop)) {
-    }
-    return training.result();
+    f();
   } catch (const c10::Error& error) {
     const std::string what = error.what_without_backtrace();
     if (what.find("out of memory") == std::string::npos) throw;
     fail(
         "{} has no memory left for this; lower train.batch, or set train.micro_batch to a part of "
         "it, or image_net.precision=\"bf16\"",
-        options.device.str());
+        device.str());
   }
+}
+
+}  // namespace
+
+TrainResult train(RunSettings& settings, const TrainOptions& options,
+                  const std::atomic<int>& stop) {
+  TrainResult result;
+  with_memory(options.device, [&] {
+    Training training(settings, options);
+    training.begin();
+    while (training.advance(stop)) {
+    }
+    result = training.result();
+  });
+  return result;
 }
 
 namespace {
@@ -370,18 +388,18 @@ struct Seed {
   bool active = true;
 };
 
-std::vector<SeedNumber> summary(const std::vector<TrainResult>& results) {
+// Of each number that all have.
+std::vector<SeedNumber> summary(const std::map<std::string, std::vector<double>>& values,
+                                size_t seeds) {
   std::vector<SeedNumber> numbers;
-  if (results.empty()) return numbers;
-  const auto n = static_cast<double>(results.size());
-  for (size_t i = 0; i < results[0].numbers.size(); ++i) {
-    SeedNumber number{results[0].numbers[i].first};
-    for (const auto& result : results) number.mean += result.numbers.at(i).second / n;
+  const auto n = static_cast<double>(seeds);
+  for (const auto& [name, of_seeds] : values) {
+    if (of_seeds.size() != seeds) continue;
+    SeedNumber number{name};
+    for (const double value : of_seeds) number.mean += value / n;
     double squares = 0;
-    for (const auto& result : results) {
-      squares += std::pow(result.numbers.at(i).second - number.mean, 2);
-    }
-    if (results.size() > 1) number.deviation = std::sqrt(squares / (n - 1));
+    for (const double value : of_seeds) squares += std::pow(value - number.mean, 2);
+    if (seeds > 1) number.deviation = std::sqrt(squares / (n - 1));
     numbers.push_back(number);
   }
   return numbers;
@@ -396,7 +414,7 @@ SeedsResult train_seeds(RunSettings& settings, const TrainOptions& options, int6
   // Runs f for a seed in its lane; an Error of one seed ends that seed alone.
   const auto attend = [&](Seed& seed, const auto& f) {
     try {
-      seed.lane.run([&] { f(); });
+      with_memory(options.device, [&] { seed.lane.run([&] { f(); }); });
     } catch (const Error& error) {
       seed.active = false;
       result.failures.push_back(fmt::format("seed {}: {}", seed.settings.seed, error.what()));
@@ -405,13 +423,12 @@ SeedsResult train_seeds(RunSettings& settings, const TrainOptions& options, int6
   for (int64_t i = 0; i < count; ++i) {
     seeds.push_back(std::make_unique<Seed>(settings, options, i));
     Seed& seed = *seeds.back();
-    seed.lane.run([&] {
-      seed.training =
-          std::make_unique<Training>(seed.settings, seed.options, Random::Generator::own);
-      if (seed.training->event_dimensions() == 3) {
-        fail("--seeds is for models of vectors; train images with one process a seed");
-      }
-      seed.training->begin();
+    with_memory(options.device, [&] {
+      seed.lane.run([&] {
+        seed.training =
+            std::make_unique<Training>(seed.settings, seed.options, Random::Generator::own);
+        seed.training->begin();
+      });
     });
   }
   std::optional<Progress> bar;
@@ -433,22 +450,26 @@ SeedsResult train_seeds(RunSettings& settings, const TrainOptions& options, int6
     }
     if (bar) bar->update(done());
   }
-  std::vector<TrainResult> finished;
-  Json values;
+  std::map<std::string, std::vector<double>> values;
+  Json together;
+  size_t finished = 0;
   for (const auto& seed : seeds) {
     const TrainResult of_seed = seed->training->result();
     if (!of_seed.finished) continue;
-    finished.push_back(of_seed);
-    values["seeds"].push_back(seed->settings.seed);
-    for (const auto& [name, value] : of_seed.numbers) values["values"][name].push_back(value);
+    ++finished;
+    together["seeds"].push_back(seed->settings.seed);
+    for (const auto& [name, value] : of_seed.numbers) {
+      values[name].push_back(value);
+      together["values"][name].push_back(value);
+    }
   }
-  result.finished = finished.size() + result.failures.size() == seeds.size();
-  result.numbers = summary(finished);
+  result.finished = finished + result.failures.size() == seeds.size();
+  result.numbers = summary(values, finished);
   for (const auto& number : result.numbers) {
-    values["mean"][number.name] = number.mean;
-    values["deviation"][number.name] = number.deviation;
+    together["mean"][number.name] = number.mean;
+    together["deviation"][number.name] = number.deviation;
   }
-  if (!finished.empty()) write_file(options.folder / "seeds.json", values.dump(2) + "\n");
+  if (finished > 0) write_file(options.folder / "seeds.json", together.dump(2) + "\n");
   return result;
 }
 

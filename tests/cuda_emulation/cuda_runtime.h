@@ -56,9 +56,9 @@ inline cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;
 }
-enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor };
-inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = 9;
+enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor, cudaDevAttrMaxSharedMemoryPerBlockOptin };
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 96 * 1024;
   return cudaSuccess;
 }
 
@@ -67,7 +67,8 @@ inline thread_local dim3 threadIdx, blockIdx, gridDim;
 namespace emulation {
 
 struct Block {
-  explicit Block(unsigned threads) : all(threads), lanes(threads), shared(size_t{96} * 1024) {
+  Block(unsigned threads, size_t shared_bytes)
+      : all(threads), lanes(threads), shared(shared_bytes) {
     for (unsigned first = 0; first < threads; first += 32) {
       warps.push_back(std::make_unique<std::barrier<>>(std::min(32U, threads - first)));
     }
@@ -79,8 +80,8 @@ struct Block {
 };
 
 struct Cluster {
-  Cluster(unsigned count, unsigned threads) : all(count * threads) {
-    for (unsigned i = 0; i < count; ++i) blocks.push_back(std::make_unique<Block>(threads));
+  Cluster(unsigned count, unsigned threads, size_t shared) : all(count * threads) {
+    for (unsigned i = 0; i < count; ++i) blocks.push_back(std::make_unique<Block>(threads, shared));
   }
   std::barrier<> all;
   std::vector<std::unique_ptr<Block>> blocks;
@@ -97,8 +98,9 @@ T* shared(size_t count) {
   return reinterpret_cast<T*>(block->shared.data());
 }
 
-inline void run(dim3 grid, unsigned threads, unsigned blocks, const std::function<void()>& kernel) {
-  Cluster team(blocks, threads);
+inline void run(dim3 grid, unsigned threads, unsigned blocks, size_t shared,
+                const std::function<void()>& kernel) {
+  Cluster team(blocks, threads, shared);
   std::vector<std::thread> all;
   for (unsigned b = 0; b < blocks; ++b) {
     for (unsigned t = 0; t < threads; ++t) {
@@ -177,6 +179,9 @@ template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments... arguments) {
   const unsigned blocks = config->numAttrs > 0 ? config->attrs->val.clusterDim.x : 1;
-  emulation::run(config->gridDim, config->blockDim.x, blocks, [&] { kernel(arguments...); });
+  // Those that name their array's size in the kernel get enough; others what they asked for.
+  const size_t shared = config->dynamicSmemBytes > 0 ? config->dynamicSmemBytes : size_t{48} * 1024;
+  emulation::run(config->gridDim, config->blockDim.x, blocks, shared,
+                 [&] { kernel(arguments...); });
   return cudaSuccess;
 }

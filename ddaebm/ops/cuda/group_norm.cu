@@ -1,5 +1,5 @@
 // Group norm with scale, shift, SiLU and dropout on channels-last images: a team of blocks takes
-// some whole groups of one image, reads their elements into registers, makes their sums, and
+// some whole groups of one image, copies their elements into shared memory, makes their sums, and
 // writes. The formulas and their names are those of ops/image_kernels.cpp.
 
 #include "ddaebm/ops/cuda/launchers.h"

@@ -18,6 +18,20 @@ namespace ddaebm::ops::cuda {
 
 constexpr size_t kSharedBytes = 48 * 1024;  // of a block, without asking for more
 
+// An attribute of the device at hand, or a number to do without it.
+inline int device_attribute(cudaDeviceAttr attribute, int otherwise) {
+  int device = 0;
+  int value = 0;
+  const bool found = cudaGetDevice(&device) == cudaSuccess &&
+                     cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess;
+  return found ? value : otherwise;
+}
+// With asking.
+inline size_t most_shared_bytes() {
+  static const int most = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, kSharedBytes);
+  return static_cast<size_t>(most);
+}
+
 struct Grid {
   dim3 blocks;
   unsigned threads;
@@ -32,8 +46,9 @@ void launch(void (*kernel)(Parameters...), const Grid& grid, void* stream, Argum
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim = {grid.cluster, 1, 1};
   if (grid.shared > kSharedBytes) {
+    // All there is, so that no later launch lowers the limit of one that is recorded.
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         static_cast<int>(grid.shared));
+                         static_cast<int>(most_shared_bytes()));
   }
   cudaLaunchConfig_t config = {};
   config.gridDim = grid.blocks;

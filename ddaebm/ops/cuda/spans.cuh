@@ -162,7 +162,7 @@ class Pixels {
     for (int j = 0; j < span_.team.held && at < span_.stop; ++j, at += span_.step) {
       Words<T, V> values[N];
 #pragma unroll
-      for (int n = 0; n < N; ++n) values[n] = *reinterpret_cast<const Words<T, V>*>(place(j, n));
+      for (int n = 0; n < N; ++n) values[n] = read<T, V, /*Global=*/false>(place(j, n));
       body(at, values);
     }
 #pragma unroll 1
@@ -201,14 +201,7 @@ __device__ T* places(void* scratch, const Team& team, int sums) {
 // cluster has so many.
 template <class T, int V>
 Team team_for(int64_t pixels, int64_t channels, int64_t unit) {
-  static const bool clusters = [] {
-    int device = 0;
-    int major = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
-               cudaSuccess &&
-           major >= 9;
-  }();
+  static const bool clusters = device_attribute(cudaDevAttrComputeCapabilityMajor, 0) >= 9;
   int64_t width = unit;
   for (int64_t wider = unit; wider <= channels && wider <= 32 * V; wider += unit) {
     const size_t span = static_cast<size_t>(wider) * sizeof(T);
@@ -243,8 +236,8 @@ void launch_teams(void (*kernel)(Parameters...), int64_t images, Team team, int 
   const size_t pixel = sizeof(T) * V * kSpanThreads * static_cast<size_t>(tensors);
   const int rows = kSpanThreads >> team.log_columns;
   if (tensors > 0) {
-    team.held = std::min((team.block_pixels + rows - 1) / rows,
-                         static_cast<int>(kHeldBytes[tensors - 1] / pixel));
+    const size_t room = std::min(kHeldBytes[tensors - 1], most_shared_bytes() - scratch);
+    team.held = std::min((team.block_pixels + rows - 1) / rows, static_cast<int>(room / pixel));
   }
   const unsigned blocks = 1U << team.log_blocks;
   launch(kernel,

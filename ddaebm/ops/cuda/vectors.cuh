@@ -86,9 +86,9 @@ struct Words {
   }
 };
 
-// Through the read-only path: kernels write other tensors than they read, and loads may go ahead of
-// stores.
-template <class T, int V>
+// Global memory is read through the read-only path: kernels write other tensors than they read, and
+// loads may go ahead of stores.
+template <class T, int V, bool Global = true>
 __device__ inline Words<T, V> read(const T* from) {
   constexpr int kBytes = Words<T, V>::kBytes;
   using Load = std::conditional_t<
@@ -101,7 +101,10 @@ __device__ inline Words<T, V> read(const T* from) {
     Words<T, V> words;
   } both = {};
 #pragma unroll
-  for (int i = 0; i < kLoads; ++i) both.loads[i] = __ldg(reinterpret_cast<const Load*>(from) + i);
+  for (int i = 0; i < kLoads; ++i) {
+    const auto* load = reinterpret_cast<const Load*>(from) + i;
+    both.loads[i] = Global ? __ldg(load) : *load;
+  }
   return both.words;
 }
 
