@@ -18,7 +18,7 @@ namespace {
 
 struct Options {
   std::string run, device = "cpu";
-  int64_t samples = 100000;
+  int64_t samples = 0;  // as many as in training
   uint64_t seed = 0;
 };
 
@@ -29,8 +29,9 @@ void run(const Options& o) {
   model.progress = late_progress("samples and scores");
   const auto settings = read_settings(o.run, {});
   const auto source = open_data(settings.data, torch::kCPU, {late_progress("reading")});
+  const int64_t samples = o.samples > 0 ? o.samples : settings.train.evaluation_samples;
   const Evaluation result =
-      evaluate(model, *source, settings.data, {o.seed, o.samples, device, folder.path});
+      evaluate(model, *source, settings.data, {o.seed, samples, device, folder.path});
   nlohmann::ordered_json json;
   json["iteration"] = folder.checkpoints().back();
   for (const auto& [name, value] : result.numbers) json[name] = value;
@@ -54,9 +55,10 @@ void add_eval(CLI::App& app) {
   auto* command =
       app.add_subcommand("eval", "Every metric that fits the data, for a trained model");
   command->add_option("RUN", o->run, "Run folder")->required();
-  command->add_option("--samples", o->samples, "How many samples to draw")
-      ->check(CLI::Range(int64_t{1000}, int64_t{10000000}))
-      ->capture_default_str();
+  command
+      ->add_option("--samples", o->samples,
+                   "How many samples to draw; default the run's train.evaluation_samples")
+      ->check(CLI::Range(int64_t{1000}, int64_t{10000000}));
   command->add_option("--seed", o->seed, "Of the samples")->capture_default_str();
   command->add_option("--device", o->device, "cpu, cuda or cuda:N")->capture_default_str();
   command->footer(

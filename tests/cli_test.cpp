@@ -273,7 +273,7 @@ TEST_F(Cli, EvalAndReportRenewTheirFiles) {
   EXPECT_EQ(report.code, 0) << report.err;
   EXPECT_EQ(report.out, path("renewed") + "/report.html\n");
   EXPECT_TRUE(fs::exists(path("renewed/report.html")));
-  const auto eval = run_app({"eval", path("renewed"), "--samples", "1000"});
+  const auto eval = run_app({"eval", path("renewed")});
   EXPECT_EQ(eval.code, 0) << eval.err;
   const auto written = nlohmann::json::parse(read_file(path("renewed/evaluation.json")));
   const auto trained = nlohmann::json::parse(read_file(path("run/evaluation.json")));
