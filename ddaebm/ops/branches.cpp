@@ -18,19 +18,12 @@ using torch::autograd::variable_list;
 constexpr double kHalf = std::numbers::sqrt2 / 2;
 
 struct GpuResidual : Function<GpuResidual> {
-  // A list, since LibTorch 1.13 takes no undefined tensors.
-  static Tensor forward(AutogradContext* ctx, const Tensor& a, const Tensor& b,
-                        at::TensorList bias) {
+  static Tensor forward(AutogradContext*, const Tensor& a, const Tensor& b, const Tensor& bias) {
     const at::AutoDispatchBelowADInplaceOrView plain;
-    ctx->saved_data["bias"] = !bias.empty();
-    return gpu::scaled_sum(a, b, bias.empty() ? Tensor() : bias[0], kHalf);
+    return gpu::scaled_sum(a, b, bias, kHalf);
   }
   static variable_list backward(AutogradContext* ctx, variable_list given) {
     const Tensor& g = given[0];
-    if (!ctx->saved_data["bias"].toBool()) {
-      const auto scaled = g * kHalf;
-      return {scaled, scaled};
-    }
     if (torch::GradMode::is_enabled() || !ctx->needs_input_grad(2)) {
       const auto scaled = g * kHalf;
       return {scaled, scaled,
@@ -70,9 +63,7 @@ Tensor join(const Tensor& a, const Tensor& b) { return GpuConcatenate::apply(a, 
 }  // namespace
 
 Tensor residual(const Tensor& a, const Tensor& b, const Tensor& bias) {
-  if (!gpu::takes(a)) return reference::residual(a, b, bias);
-  if (!bias.defined()) return GpuResidual::apply(a, b, at::TensorList());
-  return GpuResidual::apply(a, b, at::TensorList(bias));
+  return gpu::takes(a) ? GpuResidual::apply(a, b, bias) : reference::residual(a, b, bias);
 }
 
 Tensor concatenate(const Tensor& a, const Tensor& b) {
@@ -80,9 +71,7 @@ Tensor concatenate(const Tensor& a, const Tensor& b) {
 }
 
 Tensor reference::residual(const Tensor& a, const Tensor& b, const Tensor& bias) {
-  const auto sum =
-      bias.defined() ? a + b + bias.to(a.scalar_type()).unsqueeze(2).unsqueeze(3) : a + b;
-  return sum * kHalf;
+  return (a + b + bias.to(a.scalar_type()).unsqueeze(2).unsqueeze(3)) * kHalf;
 }
 
 Tensor reference::concatenate(const Tensor& a, const Tensor& b) { return at::cat({a, b}, 1); }

@@ -6,7 +6,7 @@
 // again; on a GPU one pass over memory each, with the biases' gradients in the same.
 namespace ddaebm::ops {
 
-// (a + b + bias) / sqrt(2), which keeps the variance of two alike; bias [N, C], or undefined.
+// (a + b + bias) / sqrt(2), which keeps the variance of two alike; bias [N, C].
 torch::Tensor residual(const torch::Tensor& a, const torch::Tensor& b, const torch::Tensor& bias);
 
 // Channels of a, then those of b.

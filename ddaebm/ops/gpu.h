@@ -27,7 +27,7 @@ kernels::GroupNormSecondGradients group_norm_backward_twice(const torch::Tensor&
                                                             const kernels::GroupNormParts& parts,
                                                             const GroupNormConfig& config);
 
-// (a + b + bias) gain; bias [N, C], or undefined.
+// (a + b + bias) gain; bias [N, C].
 torch::Tensor scaled_sum(const torch::Tensor& a, const torch::Tensor& b, const torch::Tensor& bias,
                          double gain);
 // g gain, and its sums over pixels [N, C].

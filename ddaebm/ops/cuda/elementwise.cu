@@ -44,7 +44,7 @@ __global__ void scaled_sum_kernel(Places places, unsigned channels, const T* a, 
   const unsigned c = place.at * V % channels;
 #pragma unroll
   for (int k = 0; k < V; ++k) {
-    as[k] = (as[k] + bs[k] + (bias.values == nullptr ? A(0) : of_image[c + k])) * gain;
+    as[k] = (as[k] + bs[k] + of_image[c + k]) * gain;
   }
   store<T, V>(y + i * V, as);
 }

@@ -48,7 +48,7 @@ struct Image {
   Type type;
   int64_t images, pixels, channels;
 };
-// y = (a + b + bias) gain; the bias may be null.
+// y = (a + b + bias) gain.
 void scaled_sum(const Image& shape, const void* a, const void* b, const ChannelValues& bias,
                 double gain, void* y, Stream stream);
 // y = g gain, and its sums over pixels [N, C]; y may be null.
