@@ -3,6 +3,7 @@
 #include <fstream>
 #include <limits>
 
+#include "refusals.h"
 #include "temp_dir.h"
 
 #include <gtest/gtest.h>
@@ -28,12 +29,7 @@ Pickle parse(const std::string& bytes) {
 }
 
 std::string message_of(const std::string& bytes) {
-  try {
-    parse(bytes);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return error_of([&] { parse(bytes); });
 }
 
 bool has(const std::string& text, std::string_view part) {

@@ -2,6 +2,7 @@
 
 #include <fstream>
 
+#include "refusals.h"
 #include "temp_dir.h"
 
 #include <gtest/gtest.h>
@@ -31,12 +32,7 @@ Pickle parse(const std::string& bytes) {
 }
 
 std::string message_of(const std::string& bytes) {
-  try {
-    parse(bytes);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return error_of([&] { parse(bytes); });
 }
 
 template <class T>
