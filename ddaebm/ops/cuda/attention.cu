@@ -88,9 +88,7 @@ void softmax_twice(const Rows& rows, const void* a, const void* h, const void* g
       launch<T, 1>(rows, a, h, gs, b, of_ga, of_s, stream);
     }
   };
-  if (rows.type == Type::float32) of_type(float());
-  if (rows.type == Type::float64) of_type(double());
-  if (rows.type == Type::bfloat16) of_type(__nv_bfloat16());
+  with_type(rows.type, of_type);
 }
 
 }  // namespace ddaebm::ops::cuda

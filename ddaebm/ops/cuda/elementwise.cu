@@ -19,9 +19,7 @@ void dispatch(Type type, int64_t channels, const F& f) {
       f(element, Constant<1>());
     }
   };
-  if (type == Type::float32) of_type(float());
-  if (type == Type::float64) of_type(double());
-  if (type == Type::bfloat16) of_type(__nv_bfloat16());
+  with_type(type, of_type);
 }
 
 // Of V elements each.

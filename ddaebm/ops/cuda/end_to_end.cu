@@ -60,13 +60,6 @@ void copy(const Piece* pieces, int64_t count, To* out, Stream stream) {
   }
 }
 
-template <class F>
-void with_type(Type type, const F& f) {
-  if (type == Type::float32) f(float());
-  if (type == Type::float64) f(double());
-  if (type == Type::bfloat16) f(__nv_bfloat16());
-}
-
 }  // namespace
 
 void end_to_end(Type from, const Piece* pieces, int64_t count, Type to, void* out, Stream stream) {

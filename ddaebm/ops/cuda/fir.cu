@@ -76,9 +76,7 @@ void launch(const Fir& shape, const void* x, void* y, cudaStream_t stream) {
 
 void fir(const Fir& shape, const void* x, void* y, Stream stream) {
   const auto on = static_cast<cudaStream_t>(stream);
-  if (shape.type == Type::float32) launch<float>(shape, x, y, on);
-  if (shape.type == Type::float64) launch<double>(shape, x, y, on);
-  if (shape.type == Type::bfloat16) launch<__nv_bfloat16>(shape, x, y, on);
+  with_type(shape.type, [&](auto type) { launch<decltype(type)>(shape, x, y, on); });
 }
 
 }  // namespace ddaebm::ops::cuda

@@ -42,7 +42,7 @@ struct Groups : Span<T, V> {
       : Base(team),
         norm(norm_),
         x(static_cast<const T*>(norm.x) + this->offset),
-        one_over_size(static_cast<A>(norm.share)) {
+        one_over_size(static_cast<A>(team.unit_share)) {
     const int in_span = min(this->column, team.columns - 1) / team.unit_columns;
     first_column = in_span * team.unit_columns;
     number = (this->image * static_cast<int>(team.spans) + this->span) *
@@ -285,14 +285,18 @@ __global__ void __launch_bounds__(kSpanThreads, 2)
   enum { kOfV, kOfVn, kOfK, kOfKn, kOfVk, kOfQ, kOfQn, kOfQnn, kOfQv, kOfQvn, kOfN, kSums };
   static_assert(kSums * V == kTwiceSums<V>);
   A sums[kTwiceSums<V>] = {};
-  pixels.each([&](int at, const auto& values) {
+  // Calls body(channel, element, gy, v) for each of V neighbours.
+  const auto for_elements = [&](int at, const auto& values, const auto& body) {
     A kept[V];
     group.kept(at, kept);
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      const Element<A> e = element(group, group.normal(values[0][i], i), kept[i], i);
-      const A g = values[1][i];
-      const A v_value = values[2][i];
+      body(i, element(group, group.normal(values[0][i], i), kept[i], i), values[1][i],
+           values[2][i]);
+    }
+  };
+  pixels.each([&](int at, const auto& values) {
+    for_elements(at, values, [&](int i, const Element<A>& e, A g, A v_value) {
       const A k = g * e.first;
       const A q = g * e.second;
       sums[kOfV * V + i] += v_value;
@@ -306,7 +310,7 @@ __global__ void __launch_bounds__(kSpanThreads, 2)
       sums[kOfQv * V + i] += q * v_value;
       sums[kOfQvn * V + i] += q * v_value * e.n;
       sums[kOfN * V + i] += e.n;
-    }
+    });
   });
   const A* totals = group.over_rows(sums, scratch);
   const auto total = [&](int column, int what, int i) {
@@ -347,21 +351,15 @@ __global__ void __launch_bounds__(kSpanThreads, 2)
   const A along_n = mean_gnn + mean_pk;
 
   pixels.each([&](int at, const auto& values) {
-    A kept[V];
     A of_gy[V];
     A of_x[V];
-    group.kept(at, kept);
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const Element<A> e = element(group, group.normal(values[0][i], i), kept[i], i);
-      const A g = values[1][i];
-      const A v_value = values[2][i];
+    for_elements(at, values, [&](int i, const Element<A>& e, A g, A v_value) {
       const A w = group.scale[i] * r * (v_value - mean_v - e.n * mean_vn);
       of_gy[i] = w * e.first;
       const A gn =
           group.scale[i] * g * (w * e.second - r * mean_vn * e.first) - r * mean_kn * v_value;
       of_x[i] = r * (gn - mean_gn - e.n * along_n);
-    }
+    });
     store<T, V>(ggy + at, of_gy);
     store<T, V>(gx + at, of_x);
   });
@@ -410,19 +408,14 @@ void dispatch(const GroupNorm& norm, const F& f) {
     if (!norm.silu && drop) of_type(type, No(), Yes());
     if (!norm.silu && !drop) of_type(type, No(), No());
   };
-  if (norm.type == Type::float32) either(float());
-  if (norm.type == Type::float64) either(double());
-  if (norm.type == Type::bfloat16) either(__nv_bfloat16());
+  with_type(norm.type, either);
 }
 
 template <class T, int V, class Kernel, class... Arguments>
 void launch_groups(Kernel kernel, const GroupNorm& norm, int tensors, int sums, Stream stream,
                    Arguments... arguments) {
   const Team team = team_for<T, V>(norm.pixels, norm.channels, norm.channels / norm.groups);
-  GroupNorm given = norm;
-  given.share = static_cast<double>(norm.groups) /
-                (static_cast<double>(norm.pixels) * static_cast<double>(norm.channels));
-  launch_teams<T, V>(kernel, norm.images, team, tensors, sums, stream, given, arguments...);
+  launch_teams<T, V>(kernel, norm.images, team, tensors, sums, stream, norm, arguments...);
 }
 
 }  // namespace

@@ -30,7 +30,6 @@ struct GroupNorm {
   int64_t salt;          // tells layers apart that share a seed
   void* mean;            // [N, G]
   void* inverse;         // [N, G], one over the deviation
-  double share = 0.0;    // of an element in its group; the kernels' own
 };
 // Writes y, mean and inverse.
 void group_norm_forward(const GroupNorm& norm, void* y, Stream stream);

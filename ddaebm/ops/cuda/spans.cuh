@@ -26,16 +26,17 @@ constexpr size_t kHeldBytes[] = {32 * 1024, 48 * 1024, 72 * 1024};
 // How a kernel's work is shared out. A thread of a row of a block has V channels; rows are powers
 // of two of threads, so that they fit warps.
 struct Team {
-  int width;         // channels of a team
-  int log_blocks;    // it has 2^log_blocks
-  int columns;       // threads of a row with something to do, width / V
-  int log_columns;   // a row has 2^log_columns in all
-  int pixels;        // of an image
-  int block_pixels;  // of a block
-  int held;          // of a thread, that have a place in shared memory
-  int channels;      // of an image
-  unsigned spans;    // of an image, channels / width
-  int unit_columns;  // threads of a row whose channels belong together
+  int width;          // channels of a team
+  int log_blocks;     // it has 2^log_blocks
+  int columns;        // threads of a row with something to do, width / V
+  int log_columns;    // a row has 2^log_columns in all
+  int pixels;         // of an image
+  int block_pixels;   // of a block
+  int held;           // of a thread, that have a place in shared memory
+  int channels;       // of an image
+  unsigned spans;     // of an image, channels / width
+  int unit_columns;   // threads of a row whose channels belong together
+  double unit_share;  // of an element among those of its unit
 };
 
 // A thread keeps to V channels, its column, and walks over pixels, every rows-th.
@@ -214,6 +215,7 @@ Team team_for(int64_t pixels, int64_t channels, int64_t unit) {
   team.width = static_cast<int>(width);
   team.columns = team.width / V;
   team.unit_columns = static_cast<int>(unit) / V;
+  team.unit_share = 1.0 / (static_cast<double>(pixels) * static_cast<double>(unit));
   while (1 << team.log_columns < team.columns) ++team.log_columns;
   if (team.log_columns > 5) throw std::runtime_error("too many channels a group for its kernel");
   const int rows = kSpanThreads >> team.log_columns;

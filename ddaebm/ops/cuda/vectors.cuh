@@ -7,6 +7,7 @@
 #include <cuda_bf16.h>
 
 #include "ddaebm/ops/cuda/launch.cuh"
+#include "ddaebm/ops/cuda/launchers.h"
 
 // What the kernels share: element types, short vectors of them.
 namespace ddaebm::ops::cuda {
@@ -31,6 +32,14 @@ __device__ inline T narrow(typename Wide<T>::type x) {
 template <>
 __device__ inline __nv_bfloat16 narrow<__nv_bfloat16>(float x) {
   return __float2bfloat16(x);
+}
+
+// Calls f(T()) for the type of that name.
+template <class F>
+void with_type(Type type, const F& f) {
+  if (type == Type::float32) f(float());
+  if (type == Type::float64) f(double());
+  if (type == Type::bfloat16) f(__nv_bfloat16());
 }
 
 // A number that a template can take from an argument.
