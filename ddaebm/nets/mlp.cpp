@@ -6,7 +6,7 @@
 
 namespace ddaebm {
 
-MlpImpl::MlpImpl(int64_t in, const std::vector<int64_t>& widths, Norm norm) {
+MlpImpl::MlpImpl(int64_t in, const std::vector<int64_t>& widths, Norm norm) : norm_(norm) {
   for (size_t i = 0; i < widths.size(); ++i) {
     const int64_t out = widths[i];
     const bool hidden = i + 1 < widths.size();
@@ -32,6 +32,10 @@ MlpImpl::MlpImpl(int64_t in, const std::vector<int64_t>& widths, Norm norm) {
     layers_.push_back(layer);
     in = out;
   }
+}
+
+torch::Tensor MlpImpl::forward(const torch::Tensor& x) const {
+  return ops::reference::dense_chain(layers_, x, norm_ == Norm::after, is_training());
 }
 
 torch::Tensor time_embeddings(int64_t steps, int64_t width) {

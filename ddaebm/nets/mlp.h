@@ -21,9 +21,12 @@ enum class Norm { before, after, none };
 // last. x [N, in] -> [N, widths.back()].
 struct MlpImpl : torch::nn::Module {
   MlpImpl(int64_t in, const std::vector<int64_t>& widths, Norm norm);
+  // Differentiable at will.
+  torch::Tensor forward(const torch::Tensor& x) const;
   const std::vector<ops::Dense>& layers() const { return layers_; }
 
  private:
+  Norm norm_;
   std::vector<ops::Dense> layers_;
 };
 TORCH_MODULE(Mlp);

@@ -290,9 +290,9 @@ ValueAndGradient time_mlp_and_gradient(const TimeMlpParts& net, const Tensor& x,
 }
 
 namespace reference {
-namespace {
 
-Tensor chain(const std::vector<Dense>& layers, Tensor x, bool norm_after_prelu, bool training) {
+Tensor dense_chain(const std::vector<Dense>& layers, Tensor x, bool norm_after_prelu,
+                   bool training) {
   for (const Dense& l : layers) {
     const auto norm = [&](const Tensor& h) {
       return at::batch_norm(h, l.norm.scale, l.norm.shift, l.norm.running_mean,
@@ -307,11 +307,9 @@ Tensor chain(const std::vector<Dense>& layers, Tensor x, bool norm_after_prelu, 
   return x;
 }
 
-}  // namespace
-
 Tensor time_mlp(const TimeMlpParts& net, const Tensor& x, const Tensor& t, bool training) {
   const auto run = [&](const std::vector<Dense>& layers, const Tensor& in) {
-    return chain(layers, in, net.norm_after_prelu, training);
+    return dense_chain(layers, in, net.norm_after_prelu, training);
   };
   const auto of_time = run(net.t_branch, net.embeddings).index_select(0, t);
   return run(net.trunk, torch::cat({run(net.x_branch, x), of_time}, 1));

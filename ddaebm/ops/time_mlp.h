@@ -45,6 +45,8 @@ ValueAndGradient time_mlp_and_gradient(const TimeMlpParts& net, const torch::Ten
 
 namespace reference {
 // The same in plain tensor operations, differentiable at will.
+torch::Tensor dense_chain(const std::vector<Dense>& layers, torch::Tensor x, bool norm_after_prelu,
+                          bool training);
 torch::Tensor time_mlp(const TimeMlpParts& net, const torch::Tensor& x, const torch::Tensor& t,
                        bool training);
 ValueAndGradient time_mlp_and_gradient(const TimeMlpParts& net, const torch::Tensor& x,

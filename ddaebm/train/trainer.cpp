@@ -258,8 +258,11 @@ class Training {
     line["lr"] = settings_.train.optimizer.rate(next_ - 1, settings_.train.iterations);
     add_progress(line);
     append_line(folder_.metrics(), line);
-    note_ = fmt::format("{} {:.3g}  {} {:.3g}", names[0], mean[0].item<double>(), names[1],
-                        mean[1].item<double>());
+    note_.clear();
+    for (size_t k = 0; k < std::min<size_t>(2, names.size()); ++k) {
+      note_ += fmt::format("{}{} {:.3g}", k > 0 ? "  " : "", names[k],
+                           mean[static_cast<int64_t>(k)].item<double>());
+    }
     pending_ = 0;
   }
 
@@ -274,8 +277,8 @@ class Training {
 
   [[noreturn]] void fail_diverged(int64_t iteration, const std::string& what) const {
     const auto checkpoints = folder_.checkpoints();
-    fail("iteration {}: {}; lower train.lr, raise game.gamma or set train.clip. {}", iteration,
-         what,
+    fail("iteration {}: {}; lower train.lr, raise the penalty (game.gamma) or set train.clip. {}",
+         iteration, what,
          checkpoints.empty() ? std::string("There is no checkpoint yet")
                              : fmt::format("The last checkpoint is from before, {}",
                                            folder_.checkpoint(checkpoints.back()).string()));

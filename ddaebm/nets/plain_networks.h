@@ -1,0 +1,52 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "ddaebm/nets/networks.h"
+#include "ddaebm/nets/nice.h"
+
+namespace ddaebm {
+
+// Networks of methods without a diffusion, for vectors.
+enum class PlainEnergyKind { mlp, nice };
+struct PlainConfig {
+  PlainEnergyKind energy = PlainEnergyKind::mlp;
+  std::vector<int64_t> energy_hidden = {300, 300, 300};
+  std::vector<int64_t> generator_hidden = {300, 300, 300};
+  std::vector<int64_t> encoder_hidden = {300, 300, 300};
+  int64_t latent = 2;
+  Norm norm = Norm::before;
+  NiceConfig nice{.embedding = 0};
+
+  void visit(Fields& f) {
+    f("energy", energy, {"mlp", "nice"},
+      "an unnormalised density by layers, or a flow with an exact one");
+    f("energy_hidden", energy_hidden, at_least(1), "hidden widths of a plain energy");
+    f("generator_hidden", generator_hidden, at_least(1), "hidden widths of the generator");
+    f("encoder_hidden", encoder_hidden, at_least(1), "hidden widths of networks that infer z");
+    f("latent", latent, at_least(1), "dimensions of z");
+    f("norm", norm, {"before", "after", "none"},
+      "batch norm before or after the PReLU in the generator, or none");
+    f.section("nice", nice);
+  }
+};
+
+// log p(x), up to a constant unless it is a flow: forward(x, {}) -> [N].
+std::shared_ptr<EnergyNet> make_plain_energy(int64_t dimension, const PlainConfig& config);
+// z [N, latent] -> x [N, dimension].
+Mlp make_plain_generator(int64_t dimension, const PlainConfig& config);
+// A network from x or from (x, z) to what is inferred, without norms: [N, in] -> [N, out].
+Mlp make_plain_encoder(int64_t in, int64_t out, const PlainConfig& config);
+
+// A flow as an energy; t may be undefined where the flow knows no time.
+struct NiceEnergy : EnergyNet {
+  NiceEnergy(int64_t dimension, int64_t steps, const NiceConfig& config)
+      : flow(register_module("flow", Nice(dimension, steps, config))) {}
+  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& t) override {
+    return flow->log_density(x, t);
+  }
+  Nice flow;
+};
+
+}  // namespace ddaebm
