@@ -21,7 +21,8 @@ int complain(std::string message, int exit_code) {
 }
 
 int run(int argc, char** argv) {
-  const bool trains = argc > 1 && std::string_view(argv[1]) == "train";
+  const std::string_view command = argc > 1 ? argv[1] : "";
+  const bool trains = command == "train" || command == "compare" || command == "reproduce";
   ddaebm::ops::tune_process(trains ? argv : nullptr);
   CLI::App app(
       "Trains, samples and scores diffusion adversarial energy-based models.\n"
@@ -33,6 +34,8 @@ int run(int argc, char** argv) {
   ddaebm::app::add_sample(app);
   ddaebm::app::add_score(app);
   ddaebm::app::add_eval(app);
+  ddaebm::app::add_compare(app);
+  ddaebm::app::add_reproduce(app);
   ddaebm::app::add_report(app);
   ddaebm::app::add_data(app);
   ddaebm::app::add_import(app);

@@ -1,9 +1,9 @@
-#include <csignal>
 #include <filesystem>
 #include <memory>
 
 #include "app/commands.h"
 #include "app/presets.h"
+#include "app/stop.h"
 
 #include <fmt/format.h>
 
@@ -13,13 +13,6 @@
 
 namespace ddaebm::app {
 namespace {
-
-std::atomic<int> stop_signal{0};
-
-// The first signal asks for a checkpoint and an end; a second one ends at once.
-void ask_to_stop(int signal) {
-  if (stop_signal.exchange(signal) != 0) std::_Exit(128 + signal);
-}
 
 struct Options {
   std::string settings, out, device = "cpu";
@@ -45,13 +38,11 @@ void run(const Options& o) {
     options.folder = std::filesystem::path("runs") / given.stem();
     if (settings.seed != 0) options.folder += fmt::format("-seed{}", settings.seed);
   }
-  std::signal(SIGINT, ask_to_stop);
-  std::signal(SIGTERM, ask_to_stop);
+  stop_on_signals();
   const std::string folder = options.folder.string();
   const auto stopped = [](const std::string& how_to_go_on) {
     fmt::print("stopped; continue with: ddaebm train {} --resume\n", how_to_go_on);
-    std::fflush(nullptr);
-    std::_Exit(128 + stop_signal);
+    exit_stopped();
   };
   if (o.seeds > 1) {
     const SeedsResult result = train_seeds(settings, options, o.seeds, stop_signal);

@@ -6,6 +6,7 @@
 
 #include "ddaebm/data/image_source.h"
 #include "ddaebm/data/images.h"
+#include "ddaebm/data/logit_source.h"
 #include "ddaebm/error.h"
 #include "ddaebm/io/csv.h"
 #include "ddaebm/io/npy.h"
@@ -122,6 +123,7 @@ void ReadHooks::warn_on_stderr(const std::string& warning) {
 std::unique_ptr<DataSource> open_data(const DataConfig& config, torch::Device device,
                                       const ReadHooks& hooks, uint64_t seed) {
   if (is_toy(config.name)) return std::make_unique<ToySource>(config);
+  if (config.logit) return open_logit_source(config, device, hooks);
   if (is_image_data(config.name)) return open_image_source(config, device, hooks, seed);
   if (!std::filesystem::exists(config.name)) {
     fail("data.name '{}' is neither a built-in set nor a file; `ddaebm data list` shows the sets",

@@ -26,6 +26,8 @@ struct DataConfig {
   int64_t limit = 0;
   int64_t stacks = 128000;
   double device_memory = 16;
+  bool logit = false;
+  double validation = 0.1;
 
   void visit(Fields& f) {
     f("name", name,
@@ -46,6 +48,9 @@ struct DataConfig {
       "stackedmnist: training images, drawn once for all; 0: drawn afresh without end");
     f("device_memory", device_memory, more_than(0),
       "images: GiB that a set may take on the device; larger sets are read from disk as needed");
+    f("logit", logit, "images: as vectors of logits of noisy grey levels, as flows are trained");
+    f("validation", validation, between(0, 0.9),
+      "logit: share of the training images that is kept to choose by");
   }
 };
 
@@ -84,9 +89,13 @@ class DataSource {
   // n data for evaluation, none of them trained on where the set is finite (then at most all of
   // it).
   virtual torch::Tensor draw_held_out(int64_t n, Random& random) = 0;
+  // The same of data to choose by, which are neither trained on nor reported; undefined: none.
+  virtual torch::Tensor draw_validation(int64_t /*n*/, Random& /*random*/) { return {}; }
   // The first n images that are trained on (at most all), as they are stored: uint8 [n, C, H, W] on
   // the CPU. Undefined where the data are not images.
   virtual torch::Tensor training_images(int64_t /*n*/) { return {}; }
+  // Data x [n, D] that stand for images as such, uint8 [n, C, H, W]; undefined where they do not.
+  virtual torch::Tensor to_images(const torch::Tensor& /*x*/) const { return {}; }
   virtual Units units() const = 0;
   // The distribution itself where it is known.
   virtual const Toy* toy() const { return nullptr; }

@@ -8,6 +8,7 @@
 
 #include "ddaebm/error.h"
 #include "ddaebm/io/file.h"
+#include "ddaebm/io/markup.h"
 #include "ddaebm/io/plot.h"
 
 namespace ddaebm {
@@ -15,39 +16,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
-
-std::string escape(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else if (c == '&') {
-      out += "&amp;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
-
-std::string base64(const std::string& bytes) {
-  static constexpr char kDigits[] =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    uint32_t group = 0;
-    const size_t n = std::min<size_t>(3, bytes.size() - i);
-    for (size_t k = 0; k < 3; ++k) {
-      group = group << 8U | (k < n ? static_cast<uint8_t>(bytes[i + k]) : 0U);
-    }
-    for (size_t k = 0; k < 4; ++k) {
-      out += k <= n ? kDigits[group >> (18U - 6U * k) & 63U] : '=';
-    }
-  }
-  return out;
-}
 
 // What each number of an evaluation means.
 const std::vector<std::pair<std::string, std::string>>& meanings() {
@@ -62,6 +30,7 @@ const std::vector<std::pair<std::string, std::string>>& meanings() {
       {"classifier_accuracy", "of the classifier that counts modes, on MNIST's test set"},
       {"mmd", "squared maximum mean discrepancy of samples and data; 0 is perfect"},
       {"held_out_score", "mean log-density, not normalised, of rows not trained on"},
+      {"validation_score", "the same of rows to choose by"},
       {"sample_score", "mean log-density, not normalised, of samples"}};
   return all;
 }

@@ -48,16 +48,17 @@ torch::Tensor time_embeddings(int64_t steps, int64_t width) {
   return at::constant_pad_nd(table, {0, width % 2});
 }
 
-TimeMlpImpl::TimeMlpImpl(int64_t in, int64_t out, int64_t steps, const MlpConfig& config,
-                         Norm norm) {
-  if (config.branch.empty()) fail("net.branch is empty; give at least one width, such as [32]");
-  auto widths = config.trunk;
-  widths.push_back(out);
-  net_.embeddings = register_buffer("embeddings", time_embeddings(steps, config.embedding));
-  net_.x_branch = register_module("x_branch", Mlp(in, config.branch, norm))->layers();
+TimeMlpImpl::TimeMlpImpl(int64_t in, int64_t out, int64_t steps, const TimeMlpWidths& widths,
+                         int64_t embedding, Norm norm) {
+  if (widths.x_branch.empty()) fail("net.branch is empty; give at least one width, such as [32]");
+  auto trunk = widths.trunk;
+  trunk.push_back(out);
+  const int64_t joined = widths.x_branch.back() + widths.t_branch.back();
+  net_.embeddings = register_buffer("embeddings", time_embeddings(steps, embedding));
+  net_.x_branch = register_module("x_branch", Mlp(in, widths.x_branch, norm))->layers();
   net_.t_branch =
-      register_module("t_branch", Mlp(config.embedding, config.branch, Norm::none))->layers();
-  net_.trunk = register_module("trunk", Mlp(2 * config.branch.back(), widths, norm))->layers();
+      register_module("t_branch", Mlp(embedding, widths.t_branch, Norm::none))->layers();
+  net_.trunk = register_module("trunk", Mlp(joined, trunk, norm))->layers();
   net_.norm_after_prelu = norm == Norm::after;
 }
 

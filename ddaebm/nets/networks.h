@@ -21,6 +21,16 @@ struct EnergyNet : torch::nn::Module {
   virtual ops::ValueAndGradient value_and_gradient(const torch::Tensor& x, const torch::Tensor& t);
 };
 
+// A flow as an energy; t may be undefined where the flow knows no time.
+struct NiceEnergy : EnergyNet {
+  NiceEnergy(int64_t dimension, int64_t steps, const NiceConfig& config)
+      : flow(register_module("flow", Nice(dimension, steps, config))) {}
+  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& t) override {
+    return flow->log_density(x, t);
+  }
+  Nice flow;
+};
+
 // A guess of x_0 from x_{t+1}: G(x_{t+1}, z, t).
 struct GeneratorNet : torch::nn::Module {
   virtual torch::Tensor forward(const torch::Tensor& x_next, const torch::Tensor& z,

@@ -20,7 +20,7 @@ std::vector<int64_t> with_last(std::vector<int64_t> hidden, int64_t out) {
 }  // namespace
 
 std::shared_ptr<EnergyNet> make_plain_energy(int64_t dimension, const PlainConfig& config) {
-  if (config.energy == PlainEnergyKind::nice) {
+  if (config.energy == EnergyKind::nice) {
     return std::make_shared<NiceEnergy>(dimension, 1, config.nice);
   }
   return std::make_shared<PlainEnergy>(dimension, with_last(config.energy_hidden, 1));

@@ -4,14 +4,12 @@
 #include <vector>
 
 #include "ddaebm/nets/networks.h"
-#include "ddaebm/nets/nice.h"
 
 namespace ddaebm {
 
 // Networks of methods without a diffusion, for vectors.
-enum class PlainEnergyKind { mlp, nice };
 struct PlainConfig {
-  PlainEnergyKind energy = PlainEnergyKind::mlp;
+  EnergyKind energy = EnergyKind::mlp;
   std::vector<int64_t> energy_hidden = {300, 300, 300};
   std::vector<int64_t> generator_hidden = {300, 300, 300};
   std::vector<int64_t> encoder_hidden = {300, 300, 300};
@@ -38,15 +36,5 @@ std::shared_ptr<EnergyNet> make_plain_energy(int64_t dimension, const PlainConfi
 Mlp make_plain_generator(int64_t dimension, const PlainConfig& config);
 // A network from x or from (x, z) to what is inferred, without norms: [N, in] -> [N, out].
 Mlp make_plain_encoder(int64_t in, int64_t out, const PlainConfig& config);
-
-// A flow as an energy; t may be undefined where the flow knows no time.
-struct NiceEnergy : EnergyNet {
-  NiceEnergy(int64_t dimension, int64_t steps, const NiceConfig& config)
-      : flow(register_module("flow", Nice(dimension, steps, config))) {}
-  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& t) override {
-    return flow->log_density(x, t);
-  }
-  Nice flow;
-};
 
 }  // namespace ddaebm

@@ -5,7 +5,8 @@ namespace {
 
 struct VectorEnergy : EnergyNet {
   VectorEnergy(int64_t dimension, int64_t steps, const MlpConfig& config)
-      : net_(register_module("net", TimeMlp(dimension, 1, steps, config, Norm::none))) {}
+      : net_(register_module(
+            "net", TimeMlp(dimension, 1, steps, config.widths(), config.embedding, Norm::none))) {}
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& t) override {
     return net_(x, t).squeeze(1);
   }
@@ -18,8 +19,8 @@ struct VectorEnergy : EnergyNet {
 
 struct VectorGenerator : GeneratorNet {
   VectorGenerator(int64_t dimension, int64_t steps, const MlpConfig& config)
-      : net_(register_module(
-            "net", TimeMlp(dimension + config.latent, dimension, steps, config, config.norm))) {}
+      : net_(register_module("net", TimeMlp(dimension + config.latent, dimension, steps,
+                                            config.widths(), config.embedding, config.norm))) {}
   torch::Tensor forward(const torch::Tensor& x_next, const torch::Tensor& z,
                         const torch::Tensor& t) override {
     return net_(torch::cat({x_next, z}, 1), t);
@@ -30,7 +31,8 @@ struct VectorGenerator : GeneratorNet {
 struct VectorEncoder : EncoderNet {
   VectorEncoder(int64_t dimension, int64_t steps, const MlpConfig& config)
       : net_(register_module("net",
-                             TimeMlp(2 * dimension, config.code, steps, config, config.norm))),
+                             TimeMlp(2 * dimension, config.code, steps, config.encoder_widths(),
+                                     config.embedding, config.norm))),
         mean_(register_module("mean", Mlp(config.code, std::vector{config.latent}, Norm::none))),
         log_variance_(register_module("log_variance",
                                       Mlp(config.code, std::vector{config.latent}, Norm::none))) {}
@@ -50,8 +52,13 @@ struct VectorEncoder : EncoderNet {
 }  // namespace
 
 Networks make_vector_networks(int64_t dimension, int64_t steps, const MlpConfig& config) {
-  return {std::make_shared<VectorEnergy>(dimension, steps, config),
-          std::make_shared<VectorGenerator>(dimension, steps, config),
+  std::shared_ptr<EnergyNet> energy;
+  if (config.energy == EnergyKind::nice) {
+    energy = std::make_shared<NiceEnergy>(dimension, steps, config.nice);
+  } else {
+    energy = std::make_shared<VectorEnergy>(dimension, steps, config);
+  }
+  return {std::move(energy), std::make_shared<VectorGenerator>(dimension, steps, config),
           std::make_shared<VectorEncoder>(dimension, steps, config)};
 }
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ddaebm/error.h"
+#include "ddaebm/io/image.h"
 #include "ddaebm/io/plot.h"
 #include "ddaebm/metrics/grid.h"
 #include "ddaebm/metrics/samples.h"
@@ -14,6 +14,7 @@ namespace {
 constexpr int64_t kMmdPoints = 4000;
 constexpr int64_t kScatterPoints = 10000;
 constexpr int64_t kPanel = 400;  // pixels
+constexpr int64_t kGrid = 8;     // columns and rows of images
 
 // In the model's units, over a square around the origin that holds nearly all data.
 torch::Tensor picture_of(Model& model, const Units& units, const torch::Tensor& data,
@@ -61,6 +62,9 @@ Evaluation evaluate(Model& model, DataSource& source, const DataConfig& config,
     }
   } else {
     out.numbers.emplace_back("held_out_score", model.log_density(data).mean().item<double>());
+    if (const auto kept = source.draw_validation(options.samples, random); kept.defined()) {
+      out.numbers.emplace_back("validation_score", model.log_density(kept).mean().item<double>());
+    }
     out.numbers.emplace_back("sample_score", model.log_density(generated).mean().item<double>());
   }
   const auto reference = data.slice(0, 0, kMmdPoints);
@@ -71,6 +75,16 @@ Evaluation evaluate(Model& model, DataSource& source, const DataConfig& config,
   }
   if (source.event() == std::vector<int64_t>{2}) {
     out.picture = picture_of(model, source.units(), data, generated);
+  } else if (source.to_images(data).defined()) {
+    const auto grid = [&](const torch::Tensor& x) {
+      return image_grid(source.to_images(x.slice(0, 0, kGrid * kGrid)), kGrid);
+    };
+    std::vector<torch::Tensor> grids = {grid(generated)};
+    const auto exact = model.exact_sample(kGrid * kGrid, options.seed);
+    if (exact.defined()) grids.push_back(grid(exact));
+    grids.push_back(grid(data));
+    out.picture = beside(grids);
+    out.picture_name = "samples.png";
   }
   return out;
 }

@@ -15,11 +15,13 @@ namespace ddaebm {
 // What a model is worth on its data.
 struct Evaluation {
   // In the order in which they are shown. Known distributions: kl, js, hq and modes where it has
-  // modes, mmd. Files: mmd and mean scores of held-out rows and of samples. Images: those scores,
+  // modes, mmd. Files: mmd and mean scores of held-out rows and of samples, and of validation rows
+  // where there are such. Images: those scores,
   // fid768 where the Inception network's weights are there, and for StackedMNIST modes and
   // modes_kl.
   std::vector<std::pair<std::string, double>> numbers;
-  // Of 2-D data density beside data beside samples, of images samples beside data; else undefined.
+  // Of 2-D data density beside data beside samples, of images samples beside data, with samples of
+  // an exact density in between; else undefined.
   torch::Tensor picture;
   const char* picture_name = "density.png";
 };

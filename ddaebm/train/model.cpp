@@ -6,6 +6,7 @@
 
 #include "ddaebm/error.h"
 #include "ddaebm/io/file.h"
+#include "ddaebm/nets/networks.h"
 #include "ddaebm/train/checkpoint.h"
 #include "ddaebm/train/settings.h"
 
@@ -131,6 +132,19 @@ torch::Tensor Model::sample(int64_t n, uint64_t seed) {
     if (progress) progress(std::min(from + chunk_, n), n);
   }
   return torch::cat(parts).to(torch::kFloat);
+}
+
+torch::Tensor Model::exact_sample(int64_t n, uint64_t seed) {
+  const auto children = method_->module().named_children();
+  const auto* energy = children.find("energy");
+  const auto* flow = energy != nullptr ? dynamic_cast<NiceEnergy*>(energy->get()) : nullptr;
+  if (flow == nullptr) return {};
+  const torch::NoGradGuard no_grad;
+  Random random(options_.device(), seed);
+  random.restart(Random::kSampling, 0);
+  const auto y = random.normal({n, event_.at(0)}, options_);
+  const auto t = torch::zeros({n}, options_.dtype(torch::kLong));
+  return units_.to_data(flow->flow->inverse(y, t)).to(torch::kCPU, torch::kFloat);
 }
 
 }  // namespace ddaebm

@@ -32,6 +32,8 @@ class Model {
   torch::Tensor log_density(const torch::Tensor& x);
   // n samples [n, ...], float32 on the CPU, in chunks; a seed gives the same ones again.
   torch::Tensor sample(int64_t n, uint64_t seed);
+  // The same of the density itself, where it is a flow that can be inverted; else undefined.
+  torch::Tensor exact_sample(int64_t n, uint64_t seed);
 
  private:
   // An Error where the run lacks one of the networks that `use` needs.

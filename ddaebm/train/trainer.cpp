@@ -14,6 +14,7 @@
 #include "ddaebm/io/file.h"
 #include "ddaebm/io/image.h"
 #include "ddaebm/io/report.h"
+#include "ddaebm/tf32.h"
 #include "ddaebm/train/evaluation.h"
 #include "ddaebm/train/graph.h"
 #include "ddaebm/train/memory.h"
@@ -167,6 +168,9 @@ class Training {
   }
 
   void iterate(int64_t batch) {
+    // Networks for images have a setting of their own.
+    std::optional<AllowTf32> rounding;
+    if (source_->event().size() == 1) rounding.emplace(settings_.train.tf32);
     const auto x0 = exact_.to_model(source_->draw(batch, random_)).to(tensors_);
     losses_.copy_(method_->step(x0, progress_, random_,
                                 [&](size_t player, const torch::Tensor& loss, bool final_part) {

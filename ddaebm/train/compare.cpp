@@ -1,0 +1,328 @@
+#include "ddaebm/train/compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+#include "ddaebm/data/images.h"
+#include "ddaebm/error.h"
+#include "ddaebm/io/file.h"
+#include "ddaebm/io/image.h"
+#include "ddaebm/io/markup.h"
+#include "ddaebm/train/checkpoint.h"
+#include "ddaebm/train/trainer.h"
+
+namespace ddaebm {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// A label as a folder's name.
+std::string file_name(const std::string& label) {
+  std::string name;
+  for (const char c : label) {
+    const bool plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '.';
+    if (plain) {
+      name += c;
+    } else if (!name.empty() && name.back() != '_') {
+      name += '_';
+    }
+  }
+  return name;
+}
+
+Json read_json(const fs::path& path) {
+  return fs::exists(path) ? Json::parse(read_file(path), nullptr, /*allow_exceptions=*/false)
+                          : Json();
+}
+
+bool is_finished(const fs::path& run, int64_t iterations) {
+  const auto json = read_json(run / "evaluation.json");
+  return json.is_object() && json.contains("iteration") && json["iteration"] == iterations;
+}
+
+RunSettings copy_of(RunSettings& settings) {
+  return RunSettings(ConfigFile::parse(settings.to_toml(), "settings"));
+}
+
+fs::path seed_folder(const fs::path& folder, int64_t seed) {
+  return folder / fmt::format("seed-{}", seed);
+}
+
+// Seconds that an iteration takes, from a short run that is thrown away.
+double seconds_an_iteration(RunSettings& settings, const CompareOptions& options,
+                            const std::atomic<int>& stop) {
+  constexpr int64_t kWarm = 10;
+  RunSettings short_run = copy_of(settings);
+  TrainConfig& train_config = short_run.train;
+  train_config.iterations = 4 * kWarm;
+  train_config.log_every = kWarm;
+  train_config.evaluate_every = 0;
+  train_config.evaluation_samples = 1000;
+  const fs::path folder = options.folder / ".timing";
+  fs::remove_all(folder);
+  train(short_run, {folder, options.device, /*resume=*/false, /*quiet=*/true}, stop);
+  std::map<int64_t, double> at;  // the losses' lines, not the evaluation's
+  std::istringstream lines(read_file(folder / "metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = Json::parse(line, nullptr, false);
+    if (json.is_object() && json.contains("lr")) at[json["iteration"]] = json["seconds"];
+  }
+  fs::remove_all(folder);
+  return (at.rbegin()->second - at.begin()->second) /
+         static_cast<double>(at.rbegin()->first - at.begin()->first);
+}
+
+void set_budget(RunSettings& settings, const CompareOptions& options,
+                const std::atomic<int>& stop) {
+  TrainConfig& train_config = settings.train;
+  if (options.iterations > 0) train_config.iterations = options.iterations;
+  if (options.minutes > 0) {
+    const double seconds = seconds_an_iteration(settings, options, stop);
+    train_config.iterations =
+        std::max<int64_t>(1, static_cast<int64_t>(60 * options.minutes / seconds));
+  }
+  // What is chosen by validation is looked at twenty times.
+  train_config.evaluate_every =
+      settings.data.logit ? std::max<int64_t>(1, train_config.iterations / 20) : 0;
+  train_config.checkpoint_every = std::max<int64_t>(1, train_config.iterations / 10);
+}
+
+// The score of held-out data where that of validation data was best.
+std::optional<double> best_on_validation(const fs::path& run) {
+  std::optional<double> best, chosen;
+  std::istringstream lines(read_file(run / "metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = Json::parse(line, nullptr, false);
+    if (!json.is_object() || !json.contains("validation_score")) continue;
+    const double score = json["validation_score"];
+    if (best && score <= *best) continue;
+    best = score;
+    chosen = json["held_out_score"].get<double>();
+  }
+  return chosen;
+}
+
+// In the order in which they are shown; others follow.
+const std::vector<std::string> kOrder = {"kl",
+                                         "js",
+                                         "hq",
+                                         "modes",
+                                         "modes_kl",
+                                         "fid768",
+                                         "mmd",
+                                         "held_out_score",
+                                         "best_on_validation",
+                                         "sample_score",
+                                         "seconds"};
+
+std::vector<ComparedNumber> numbers_of(const std::vector<fs::path>& runs) {
+  std::map<std::string, std::vector<double>> values;
+  for (const auto& run : runs) {
+    for (const auto& [name, value] : read_json(run / "evaluation.json").items()) {
+      if (value.is_number() && name != "iteration") values[name].push_back(value);
+    }
+    if (const auto best = best_on_validation(run)) values["best_on_validation"].push_back(*best);
+  }
+  std::vector<ComparedNumber> numbers;
+  for (const auto& [name, of_runs] : values) {
+    ComparedNumber number{name};
+    const auto n = static_cast<double>(of_runs.size());
+    for (const double value : of_runs) number.mean += value / n;
+    double squares = 0;
+    for (const double value : of_runs) squares += std::pow(value - number.mean, 2);
+    if (of_runs.size() > 1) number.deviation = std::sqrt(squares / (n - 1));
+    numbers.push_back(number);
+  }
+  const auto place = [](const ComparedNumber& number) {
+    return std::find(kOrder.begin(), kOrder.end(), number.name) - kOrder.begin();
+  };
+  std::stable_sort(numbers.begin(), numbers.end(),
+                   [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  return numbers;
+}
+
+// The panels of a run's picture, which lie side by side with white gaps.
+std::vector<torch::Tensor> panels(const torch::Tensor& picture, int64_t count) {
+  constexpr int64_t kGap = 8;
+  const int64_t width = (picture.size(1) - (count - 1) * kGap) / count;
+  std::vector<torch::Tensor> out;
+  for (int64_t i = 0; i < count; ++i) {
+    out.push_back(picture.narrow(1, i * (width + kGap), width));
+  }
+  return out;
+}
+
+// Half as wide and high.
+torch::Tensor smaller(const torch::Tensor& picture) {
+  const int64_t h = picture.size(0) / 2;
+  const int64_t w = picture.size(1) / 2;
+  const auto even = picture.slice(0, 0, 2 * h).slice(1, 0, 2 * w).to(torch::kFloat);
+  return even.reshape({h, 2, w, 2, 3}).mean({1, 3}).round().to(torch::kUInt8).contiguous();
+}
+
+// What a run shows: the data, its density, its samples; an undefined picture where it has none.
+struct Shown {
+  torch::Tensor data, density, samples;
+};
+Shown shown(const fs::path& run) {
+  if (fs::exists(run / "density.png")) {
+    const auto parts = panels(read_png(run / "density.png"), 3);
+    return {smaller(parts[1]), smaller(parts[0]), smaller(parts[2])};
+  }
+  if (!fs::exists(run / "samples.png")) return {};
+  const auto picture = read_png(run / "samples.png");
+  // Grids of equal height and width; three of them where exact samples are between.
+  const auto count = static_cast<int64_t>(
+      std::lround(static_cast<double>(picture.size(1)) / static_cast<double>(picture.size(0))));
+  const auto parts = panels(picture, count);
+  return {parts.back().contiguous(), count > 2 ? parts[1].contiguous() : torch::Tensor(),
+          parts.front().contiguous()};
+}
+
+void write_figure(const CompareOptions& options, const std::vector<Contestant>& contestants,
+                  const Comparison& comparison) {
+  std::vector<FigureColumn> columns;
+  for (size_t i = 0; i < contestants.size(); ++i) {
+    if (comparison.rows[i].finished == 0) continue;
+    const fs::path folder = options.folder / file_name(contestants[i].label);
+    for (int64_t k = 0; k < options.seeds; ++k) {
+      const Shown of = shown(seed_folder(folder, contestants[i].settings.seed + k));
+      if (!of.samples.defined()) continue;
+      if (columns.empty()) columns.push_back({"data", {of.data}});
+      columns.push_back({contestants[i].label, {of.density, of.samples}});
+      break;
+    }
+  }
+  if (!columns.empty()) write_file(options.folder / "figure.svg", figure(columns));
+}
+
+void write_json(const fs::path& path, const Comparison& comparison) {
+  Json json;
+  for (const auto& row : comparison.rows) {
+    Json& out = json[row.label];
+    out["seeds"] = row.finished;
+    out["iterations"] = row.iterations;
+    for (const auto& number : row.numbers) {
+      out[number.name] = {{"mean", number.mean}, {"deviation", number.deviation}};
+    }
+    if (!row.failures.empty()) out["failures"] = row.failures;
+  }
+  write_file(path, json.dump(2) + "\n");
+}
+
+// Trains one contestant's seeds; what a user cannot mend by waiting ends up in the row.
+ComparedRow contest(Contestant& contestant, const CompareOptions& options,
+                    const std::atomic<int>& stop) {
+  RunSettings& settings = contestant.settings;
+  const fs::path folder = options.folder / file_name(contestant.label);
+  // A budget of minutes was turned into iterations when the cell was begun.
+  const fs::path begun = seed_folder(folder, settings.seed) / "config.toml";
+  if (options.minutes > 0 && fs::exists(begun)) {
+    const int64_t seed = settings.seed;
+    settings = RunSettings(ConfigFile::parse(read_file(begun), begun.string()));
+    settings.seed = seed;
+  } else {
+    set_budget(settings, options, stop);
+  }
+  ComparedRow row;
+  row.label = contestant.label;
+  row.iterations = settings.train.iterations;
+  bool all = true;
+  for (int64_t k = 0; k < options.seeds; ++k) {
+    all = all && is_finished(seed_folder(folder, settings.seed + k), row.iterations);
+  }
+  fmt::print(stderr, "{}: {}\n", contestant.label,
+             all ? std::string("finished before") : fmt::format("{} iterations", row.iterations));
+  if (!all && options.seeds > 1 && (settings.data.logit || !is_image_data(settings.data.name))) {
+    const TrainOptions training{folder, options.device, /*resume=*/true, /*quiet=*/false};
+    row.failures = train_seeds(settings, training, options.seeds, stop).failures;
+  } else if (!all) {
+    for (int64_t k = 0; k < options.seeds && stop == 0; ++k) {
+      RunSettings of_seed = copy_of(settings);
+      of_seed.seed += k;
+      const TrainOptions training{seed_folder(folder, of_seed.seed), options.device,
+                                  /*resume=*/true, /*quiet=*/false};
+      try {
+        train(of_seed, training, stop);
+      } catch (const Error& error) {
+        row.failures.push_back(fmt::format("seed {}: {}", of_seed.seed, error.what()));
+      }
+    }
+  }
+  std::vector<fs::path> finished;
+  for (int64_t k = 0; k < options.seeds; ++k) {
+    const auto run = seed_folder(folder, settings.seed + k);
+    if (is_finished(run, row.iterations)) finished.push_back(run);
+  }
+  row.finished = static_cast<int64_t>(finished.size());
+  row.numbers = numbers_of(finished);
+  return row;
+}
+
+}  // namespace
+
+const ComparedNumber* ComparedRow::find(const std::string& name) const {
+  for (const auto& number : numbers) {
+    if (number.name == name) return &number;
+  }
+  return nullptr;
+}
+
+std::string table_of(const Comparison& comparison) {
+  std::vector<std::string> names;
+  for (const auto& row : comparison.rows) {
+    for (const auto& number : row.numbers) {
+      if (std::find(names.begin(), names.end(), number.name) == names.end()) {
+        names.push_back(number.name);
+      }
+    }
+  }
+  std::string out = "| |";
+  std::string rule = "|---|";
+  for (const auto& name : names) {
+    out += fmt::format(" {} |", name);
+    rule += "---|";
+  }
+  out += " iterations | seeds |\n" + rule + "---|---|\n";
+  for (const auto& row : comparison.rows) {
+    out += fmt::format("| {} |", row.label);
+    for (const auto& name : names) {
+      const ComparedNumber* number = row.find(name);
+      if (number == nullptr) {
+        out += " – |";
+      } else if (row.finished > 1) {
+        out += fmt::format(" {:.4g} ± {:.2g} |", number->mean, number->deviation);
+      } else {
+        out += fmt::format(" {:.4g} |", number->mean);
+      }
+    }
+    out += fmt::format(" {} | {} |\n", row.iterations, row.finished);
+  }
+  return out;
+}
+
+Comparison compare(std::vector<Contestant> contestants, const CompareOptions& options,
+                   const std::atomic<int>& stop) {
+  fs::create_directories(options.folder);
+  Comparison comparison;
+  for (auto& contestant : contestants) {
+    if (stop != 0) return comparison;
+    comparison.rows.push_back(contest(contestant, options, stop));
+    for (const auto& failure : comparison.rows.back().failures) {
+      fmt::print(stderr, "{}: {}\n", contestant.label, failure);
+    }
+    write_json(options.folder / "comparison.json", comparison);
+    write_file(options.folder / "table.md", table_of(comparison));
+  }
+  if (stop != 0) return comparison;
+  comparison.finished = true;
+  write_figure(options, contestants, comparison);
+  return comparison;
+}
+
+}  // namespace ddaebm

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/types.h>
+
+#include "ddaebm/train/settings.h"
+
+namespace ddaebm {
+
+// One of those that are compared: what to train, under which name.
+struct Contestant {
+  std::string label;
+  RunSettings settings;
+};
+
+struct CompareOptions {
+  std::filesystem::path folder;
+  torch::Device device = torch::kCPU;
+  int64_t seeds = 1;
+  // How long each is trained: its iterations, or the minutes that they may take; neither: as its
+  // settings say.
+  int64_t iterations = 0;
+  double minutes = 0;
+};
+
+// A number of an evaluation over the seeds that finished; the deviation of one is zero.
+struct ComparedNumber {
+  std::string name;
+  double mean = 0.0, deviation = 0.0;
+};
+struct ComparedRow {
+  std::string label;
+  std::vector<ComparedNumber> numbers;
+  int64_t finished = 0;  // seeds
+  int64_t iterations = 0;
+  std::vector<std::string> failures;  // what ended the other seeds
+  const ComparedNumber* find(const std::string& name) const;
+};
+struct Comparison {
+  std::vector<ComparedRow> rows;
+  bool finished = false;  // false: `stop` ended it
+};
+
+// Trains each with its settings' seed and those after it, into folder/LABEL/seed-K, and evaluates
+// it. What is finished there is kept, what was begun goes on. Writes comparison.json, table.md and
+// figure.svg: densities above samples.
+Comparison compare(std::vector<Contestant> contestants, const CompareOptions& options,
+                   const std::atomic<int>& stop);
+
+// The comparison as a table in Markdown.
+std::string table_of(const Comparison& comparison);
+
+}  // namespace ddaebm
