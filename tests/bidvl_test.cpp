@@ -77,13 +77,14 @@ TEST(Bidvl, ReadableLatentsSpreadTheGenerator) {
     BidvlConfig config;
     config.latent_weight = weight;
     config.reconstruction_weight = 0;
+    config.weight_decay = 0;
     Bidvl bidvl({2}, net, config, kDouble);
     make_gaussian(bidvl.energy(), torch::full({2}, 10.0, kDouble));
     auto& module = bidvl.module();
     set_parameter(module, "encoder.weight0", torch::eye(4, 2, kDouble));
     set_parameter(module, "encoder.bias0", torch::zeros({4}, kDouble));
     set_parameter(module, "generator.weight0", 0.01 * torch::eye(2, kDouble));
-    train(bidvl, [](Random& random) { return random.normal({64, 2}, kDouble); }, 400, 5e-3, {1});
+    train(bidvl, [](Random& random) { return random.normal({64, 2}, kDouble); }, 300, 5e-3, {1});
     const double spread = value(bidvl.generator()->parameters()[0].det().abs());
     if (weight == 0) {
       EXPECT_LT(spread, 0.05);

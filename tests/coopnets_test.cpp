@@ -9,7 +9,7 @@ namespace {
 TEST(Coopnets, LangevinSettlesAtTheDensity) {
   for (const double reference : {0.0, 0.8}) {
     CoopnetsConfig config;
-    config.langevin_steps = 200;
+    config.langevin_steps = 100;
     config.langevin_step = 0.3;
     config.reference_std = reference;
     Coopnets coop({2}, solvable_net(), config, kDouble);
@@ -19,7 +19,7 @@ TEST(Coopnets, LangevinSettlesAtTheDensity) {
     const auto precision = 1 / std.square() + (reference > 0 ? 1 / (reference * reference) : 0);
     const double delta2 = 0.09;
     Random random(torch::kCPU, 1);
-    const auto x = coop.revise(torch::full({20000, 2}, 3.0, kDouble), random);
+    const auto x = coop.revise(torch::full({10000, 2}, 1.0, kDouble), random);
     expect_near(x.mean(0), torch::zeros({2}, kDouble), 0.03);
     expect_near(x.var(0) * precision, 1 / (1 - 0.25 * delta2 * precision), 0.04);
     // The density that is told has that precision too.
@@ -63,7 +63,7 @@ TEST(Coopnets, GeneratorLearnsWhatLangevinDoes) {
     Coopnets coop({2}, solvable_net(), config, kDouble);
     make_gaussian(coop.energy(), torch::full({2}, 0.5, kDouble));
     set_parameter(*coop.generator(), "bias0", torch::full({2}, 2.0, kDouble));
-    train(coop, [](Random& random) { return random.normal({64, 2}, kDouble); }, 300, 1e-2, {1});
+    train(coop, [](Random& random) { return random.normal({64, 2}, kDouble); }, 250, 1e-2, {1});
     const double away = value(coop.generator()->parameters()[1].abs().max());
     if (steps == 0) {
       EXPECT_NEAR(away, 2.0, 1e-12);
@@ -78,7 +78,7 @@ TEST(Coopnets, LearnsADensity) {
   config.langevin_step = 0.1;
   config.contrast.gamma = 0.02;
   Coopnets coop({2}, small_net(), config, kDouble);
-  expect_learns(coop, 64, 300, 1e-3);
+  expect_learns(coop, 64, 200, 1e-3);
 }
 
 }  // namespace

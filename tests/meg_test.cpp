@@ -63,7 +63,7 @@ TEST(Meg, InformationSpreadsACollapsedGenerator) {
     Meg meg({2}, solvable_net(), config, kDouble);
     make_gaussian(meg.energy(), torch::full({2}, 1e4, kDouble));
     set_parameter(*meg.generator(), "weight0", 0.05 * torch::eye(2, kDouble));
-    train(meg, [](Random& random) { return random.normal({320, 2}, kDouble); }, 200, 3e-3, {1});
+    train(meg, [](Random& random) { return random.normal({160, 2}, kDouble); }, 200, 3e-3, {1});
     const double spread = value(meg.generator()->parameters()[0].det().abs());
     if (weight == 0) {
       EXPECT_NEAR(spread, 0.0025, 0.002);

@@ -9,7 +9,7 @@ namespace {
 
 // x = A z + b + sigma eps: log q(x) = log N(x; b, A A^T + sigma^2 I).
 struct LinearGenerator {
-  explicit LinearGenerator(VeraConfig config = {}, double sigma = 0.3, double scale = 0.6)
+  explicit LinearGenerator(VeraConfig config = {}, double sigma = 0.3, double scale = 0.9)
       : vera([&] {
           config.sigma = sigma;
           config.posterior_scale = scale;
@@ -38,9 +38,8 @@ TEST(Vera, ScoreOfALinearGeneratorIsThatOfItsGaussian) {
   const auto score = g.vera.negative_score(z, eps, g.random);
   const auto x = z.mm(g.A.t()) + g.b + 0.3 * eps;
   const auto exact = (x - g.b).mm(g.covariance.inverse());
-  // Of size 2; importance weights are uneven where z lies far out.
   EXPECT_LT(value((score - exact).abs().mean()), 0.1);
-  EXPECT_GT(value(exact.abs().mean()), 1.5);
+  EXPECT_GT(value(exact.abs().mean()), 1);
 }
 
 TEST(Vera, GeneratorClimbsItsEntropy) {
@@ -71,9 +70,7 @@ TEST(Vera, PosteriorScaleClimbsTheElbo) {
     const auto best = 1 / (1 + g.A.square().sum(0) / 0.09);
     expect_near(gradient(elbo, g.parameter("posterior_scale.log_scale")), 1 - scale * scale / best,
                 0.02);
-    for (const char* other : {"sigma.log_scale"}) {
-      EXPECT_EQ(value(gradient(elbo, g.parameter(other)).abs().max()), 0) << other;
-    }
+    EXPECT_EQ(value(gradient(elbo, g.parameter("sigma.log_scale"))), 0);
   }
 }
 
@@ -107,23 +104,26 @@ TEST(Wgan0gp, IsVeraWithoutEntropy) {
 TEST(Vera, SigmaStaysWithinItsBounds) {
   const auto data = [](Random& random) { return random.normal({50, 2}, kDouble); };
   // Noise is entropy where E is flat; without entropy, a peak of E wants none.
-  LinearGenerator flat;
-  make_gaussian(flat.vera.energy(), torch::full({2}, 1e4, kDouble));
-  train(flat.vera, data, 50, 0.1, {1});
-  EXPECT_NEAR(value(flat.vera.sigma()), 0.3, 1e-9);
   VeraConfig config;
+  config.sigma_min = 0.29;
+  config.sigma_max = 0.31;
+  LinearGenerator flat(config);
+  make_gaussian(flat.vera.energy(), torch::full({2}, 1e4, kDouble));
+  train(flat.vera, data, 10, 0.1, {1});
+  EXPECT_NEAR(value(flat.vera.sigma()), 0.31, 1e-9);
   config.entropy_weight = 0;
   LinearGenerator peak(config);
   make_gaussian(peak.vera.energy(), torch::full({2}, 0.1, kDouble));
-  train(peak.vera, data, 100, 0.1, {1});
-  EXPECT_NEAR(value(peak.vera.sigma()), 0.01, 1e-9);
+  train(peak.vera, data, 10, 0.1, {1});
+  EXPECT_NEAR(value(peak.vera.sigma()), 0.29, 1e-9);
 }
 
 TEST(Vera, LearnsADensity) {
   VeraConfig config;
   config.contrast.gamma = 0.1;
+  config.entropy_weight = 0.1;
   Vera vera({2}, small_net(), config, kDouble);
-  expect_learns(vera, 64, 300, 1e-3);
+  expect_learns(vera, 64, 200, 1e-3);
 }
 
 TEST(Wgan0gp, LearnsADensity) {
@@ -131,7 +131,7 @@ TEST(Wgan0gp, LearnsADensity) {
   config.contrast.gamma = 0.1;
   config.entropy_weight = 0;
   Vera wgan({2}, small_net(), config, kDouble);
-  expect_learns(wgan, 64, 300, 1e-3);
+  expect_learns(wgan, 64, 200, 1e-3);
 }
 
 }  // namespace
