@@ -1,0 +1,80 @@
+#include "ddaebm/methods/plain_method.h"
+
+#include <algorithm>
+
+#include "ddaebm/error.h"
+
+namespace ddaebm {
+namespace {
+
+int64_t dimension_of(const std::vector<int64_t>& event) {
+  if (event.size() == 1) return event[0];
+  fail("data of shape [{}]: this method is for vectors [D]; use method = \"ddaebm\" for images",
+       fmt::join(event, ", "));
+}
+
+}  // namespace
+
+Contrast contrast(EnergyNet& energy, const torch::Tensor& real, const torch::Tensor& fake,
+                  const ContrastConfig& config) {
+  Contrast c;
+  c.fake = energy.forward(fake.detach(), {}).mean();
+  c.penalty = torch::zeros_like(c.fake);
+  if (config.gamma > 0) {
+    auto [value, gradient] = energy.value_and_gradient(real, {});
+    c.real = value.mean();
+    c.penalty = 0.5 * config.gamma * gradient.square().sum(1).mean();
+  } else {
+    c.real = energy.forward(real, {}).mean();
+  }
+  c.loss = config.fake_weight * c.fake - c.real + c.penalty;
+  return c;
+}
+
+Frozen::Frozen(torch::nn::Module& network) : parameters_(network.parameters()) {
+  for (auto& parameter : parameters_) parameter.set_requires_grad(false);
+}
+Frozen::~Frozen() {
+  for (auto& parameter : parameters_) parameter.set_requires_grad(true);
+}
+
+PlainMethod::PlainMethod(const std::vector<int64_t>& event, const PlainConfig& net,
+                         const torch::TensorOptions& options)
+    : dimension_(dimension_of(event)),
+      latent_(net.latent),
+      options_(options),
+      module_(std::make_shared<torch::nn::Module>("plain")),
+      energy_(make_plain_energy(dimension_, net)),
+      generator_(make_plain_generator(dimension_, net)) {
+  add("energy", "energy", energy_);
+  add("generator", "generator", generator_.ptr());
+}
+
+void PlainMethod::add(const std::string& player, const std::string& name,
+                      const std::shared_ptr<torch::nn::Module>& network) {
+  module_->register_module(name, network);
+  network->to(options_.device(), c10::typeMetaToScalarType(options_.dtype()));
+  const auto found = std::find_if(players_.begin(), players_.end(),
+                                  [&](const Player& p) { return p.name == player; });
+  if (found == players_.end()) {
+    players_.push_back({player, {name}});
+  } else {
+    found->networks.push_back(name);
+  }
+}
+
+torch::Tensor PlainMethod::draw_latent(int64_t n, Random& random) const {
+  return random.normal({n, latent_}, options_);
+}
+
+torch::Tensor PlainMethod::log_density(const torch::Tensor& x) {
+  const torch::NoGradGuard no_grad;
+  return energy(x);
+}
+
+torch::Tensor PlainMethod::sample(int64_t n, Random& random) {
+  const torch::NoGradGuard no_grad;
+  return generator_(draw_latent(n, random));
+}
+
+}  // namespace ddaebm
