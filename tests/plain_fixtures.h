@@ -29,7 +29,7 @@ inline PlainConfig small_net() {
 // E is a normalised Gaussian once `make_gaussian` was called; G is affine.
 inline PlainConfig solvable_net() {
   PlainConfig net = small_net();
-  net.energy = PlainEnergyKind::nice;
+  net.energy = EnergyKind::nice;
   net.nice.hidden = {4};
   net.generator_hidden = {};
   return net;
