@@ -13,6 +13,7 @@ void add_train(CLI::App& app);
 void add_sample(CLI::App& app);
 void add_score(CLI::App& app);
 void add_eval(CLI::App& app);
+void add_ood(CLI::App& app);
 void add_report(CLI::App& app);
 void add_data(CLI::App& app);
 void add_import(CLI::App& app);
