@@ -36,6 +36,7 @@ int run(int argc, char** argv) {
   ddaebm::app::add_eval(app);
   ddaebm::app::add_compare(app);
   ddaebm::app::add_reproduce(app);
+  ddaebm::app::add_ood(app);
   ddaebm::app::add_report(app);
   ddaebm::app::add_data(app);
   ddaebm::app::add_import(app);

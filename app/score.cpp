@@ -2,15 +2,16 @@
 #include <memory>
 
 #include "app/commands.h"
+#include "app/inputs.h"
 
 #include <fmt/format.h>
 
-#include "ddaebm/data/images.h"
-#include "ddaebm/data/source.h"
 #include "ddaebm/error.h"
 #include "ddaebm/io/csv.h"
+#include "ddaebm/io/file.h"
 #include "ddaebm/io/npy.h"
 #include "ddaebm/train/model.h"
+#include "ddaebm/train/ood.h"
 #include "ddaebm/train/progress.h"
 
 namespace ddaebm::app {
@@ -21,18 +22,16 @@ struct Options {
   int64_t n = 10000;
 };
 
-// Images in [-1, 1], brought to the model's size.
-torch::Tensor read_pictures(const Options& o, const std::vector<int64_t>& event) {
-  DataConfig data;
-  data.name = o.data;
-  data.size = event.at(1);
-  const Split split = o.split == "train" ? Split::train : Split::test;
-  auto set = open_images(data, split, {});
-  if (!set) set = open_images(data, Split::train, {});
-  if (!set) fail("{}: no images", o.data);
-  auto pixels = load_images(*set, first_indices(set->size()), data, {}).pixels;
-  if (pixels.size(1) == 1 && event.at(0) == 3) pixels = pixels.expand({-1, 3, -1, -1});
-  return scaled(pixels);
+// One row a datum: its score, and `in` or `out` where a threshold is kept.
+void write_answers(const std::filesystem::path& out, const torch::Tensor& scores,
+                   double threshold) {
+  std::string text = "log_density,answer\n";
+  for (int64_t i = 0; i < scores.size(0); ++i) {
+    const double score = scores.data_ptr<double>()[i];
+    // NaN is not in.
+    text += fmt::format("{},{}\n", score, score >= threshold ? "in" : "out");
+  }
+  write_file(out, text);
 }
 
 void run(const Options& o) {
@@ -43,22 +42,13 @@ void run(const Options& o) {
   }
   Model model = Model::load(o.run, parse_device(o.device));
   model.progress = late_progress("scores");
-  torch::Tensor rows;
-  if (is_toy(o.data)) {
-    Random random(torch::kCPU);
-    rows = make_toy(o.data)->sample(o.n, random);
-  } else if (model.event().size() == 3) {
-    rows = read_pictures(o, model.event());
-  } else {
-    rows = read_rows(o.data);
-  }
-  if (model.event().size() == 1 && rows.size(1) != model.event().at(0)) {
-    fail("{}: {} columns, the model of {} was trained on {}", o.data, rows.size(1), o.run,
-         model.event().at(0));
-  }
+  const auto threshold = ending == ".csv" ? read_threshold(o.run) : std::nullopt;
+  const auto rows = read_inputs(o.data, model, {.split = o.split, .draws = o.n});
   const auto scores = model.log_density(rows);
   if (ending == ".npy") {
     write_npy(out, scores);
+  } else if (threshold) {
+    write_answers(out, scores, threshold->score);
   } else {
     write_csv(out, {{"log_density"}, scores.unsqueeze(1)});
   }
@@ -86,6 +76,9 @@ void add_score(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--device", o->device, "cpu, cuda or cuda:N")->capture_default_str();
   command->footer(
+      "Where `ddaebm ood --false-alarm` has kept a threshold, a .csv has a second column that "
+      "says\n"
+      "in or out.\n"
       "Example:\n  ddaebm score runs/sensors new.csv -o scores.csv\n"
       "  ddaebm score runs/cifar10 photos/ -o scores.csv");
   command->callback([o] { run(*o); });

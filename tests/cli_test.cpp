@@ -90,8 +90,8 @@ class Cli : public ::testing::Test {
 TempDir* Cli::folder_ = nullptr;
 
 TEST_F(Cli, HelpOfEveryCommandShowsAnExample) {
-  for (const char* command :
-       {"train", "sample", "score", "eval", "report", "data", "settings", "check", "completion"}) {
+  for (const char* command : {"train", "sample", "score", "eval", "ood", "report", "data",
+                              "settings", "check", "completion"}) {
     SCOPED_TRACE(command);
     const auto result = run_app({command, "--help"});
     EXPECT_EQ(result.code, 0);
@@ -283,6 +283,31 @@ TEST_F(Cli, EvalAndReportRenewTheirFiles) {
     EXPECT_NE(eval.out.find(std::string(name) + " "), std::string::npos) << eval.out;
   }
   EXPECT_NO_THROW(read_png(path("renewed/density.png")));
+}
+
+TEST_F(Cli, EvalNormalisesAndShowsEnergiesWhenAsked) {
+  fs::copy(path("run"), path("normalised"), fs::copy_options::recursive);
+  const std::vector<std::string> small = {"eval", path("normalised"), "--log-z", "--chains",
+                                          "20",   "--bridges",        "30",      "--energies"};
+  const auto eval = run_app(small);
+  ASSERT_EQ(eval.code, 0) << eval.err;
+  const auto found = nlohmann::json::parse(read_file(path("normalised/evaluation.json")));
+  for (const char* name : {"log_z", "log_z_error", "log_z_reverse", "log_likelihood"}) {
+    EXPECT_TRUE(std::isfinite(found.at(name).get<double>())) << name;
+    EXPECT_NE(eval.out.find(std::string(name) + " "), std::string::npos) << eval.out;
+  }
+  ASSERT_EQ(found.at("energies").size(), 5U);
+  EXPECT_EQ(found.at("energies")[0].at("name"), "real");
+  EXPECT_EQ(found.at("energies")[0].at("auroc"), 0.5);
+  EXPECT_NO_THROW(read_png(path("normalised/energies.png")));
+  const std::string report = read_file(path("normalised/report.html"));
+  EXPECT_NE(report.find("log_likelihood"), std::string::npos);
+  EXPECT_NE(report.find("real + noise 0.5"), std::string::npos);
+  auto by_times = small;
+  by_times.insert(by_times.end(), {"--path", "times"});
+  EXPECT_EQ(run_app(by_times).code, 0);
+  expect_refused({"eval", path("run"), "--log-z", "--chains", "1"}, {"--chains"});
+  expect_refused({"eval", path("run"), "--log-z", "--path", "round"}, {"--path"});
 }
 
 TEST_F(Cli, ATableGoesAllTheWay) {

@@ -476,11 +476,11 @@ TEST(Game, AReferenceAddsItsGaussianToE) {
   for (int64_t t = 0; t < 4; ++t) {
     const double a = with.schedule.a_bar[static_cast<size_t>(t)];
     const double variance = 1.5 * 1.5 * a * a + 1 - a * a;
-    expect_same(with.method.log_density(x, t),
-                without.method.log_density(x, t) - x.square().sum(1) / (2 * variance),
+    expect_same(with.method.log_density_at(x, t),
+                without.method.log_density_at(x, t) - x.square().sum(1) / (2 * variance),
                 "log_density");
   }
-  expect_same(with.method.log_density(x), with.method.log_density(x, 0), "of clean data");
+  expect_same(with.method.log_density(x), with.method.log_density_at(x, 0), "of clean data");
   // The penalty sees the whole of E.
   const Iteration it = with.play();
   const auto points = it.x_t.detach().requires_grad_();

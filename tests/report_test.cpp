@@ -70,6 +70,17 @@ TEST(Report, HoldsSettingsCurvesNumbersAndPicture) {
   EXPECT_GE(count(html, "<svg"), 3U);
 }
 
+TEST(Report, LeavesOutWhatItDoesNotUnderstand) {
+  const TempDir run;
+  for (const char* text : {"{", "[1]", "{}", R"({"out":[{"data":1}],"energies":[{"name":"x"}]})"}) {
+    write_file(run.path() / "ood.json", text);
+    write_file(run.path() / "evaluation.json", text);
+    const auto html = report_of(run.path());
+    expect_sound(html);
+    EXPECT_EQ(count(html, "<table"), 0U) << text;
+  }
+}
+
 TEST(Report, ThePictureIsTheFilesBytes) {
   const TempDir run;
   // "Man" -> "TWFu", "Ma" -> "TWE=", "M" -> "TQ=="

@@ -67,35 +67,12 @@ struct Range {
   }
 };
 
-struct Tick {
-  double at;  // along the axis, so the exponent where that is logarithmic
-  std::string label;
-};
-
-// About five multiples of 1, 2 or 5 times a power of ten.
-std::vector<Tick> linear_ticks(const Range& range) {
-  const double rough = range.span() / 5.0;
-  const double power = std::pow(10.0, std::floor(std::log10(rough)));
-  const double leading = rough / power;
-  const double step = power * (leading <= 1.0   ? 1.0
-                               : leading <= 2.0 ? 2.0
-                               : leading <= 5.0 ? 5.0
-                                                : 10.0);
-  const double size = std::max(std::abs(range.low), std::abs(range.high));
-  const int digits = std::clamp(static_cast<int>(std::log10(size / step)) + 2, 6, 15);
-  std::vector<Tick> ticks;
-  for (double i = std::ceil(range.low / step); i * step <= range.high; ++i) {
-    const double value = i * step + 0.0;  // no "-0"
-    ticks.push_back({value, fmt::format("{:.{}g}", value, digits)});
-  }
-  return ticks;
-}
-
 std::vector<Tick> log_ticks(const Range& range) {
   std::vector<Tick> ticks;
   if (range.span() < 0.5) {  // perhaps no power of ten within
     const Range values{std::pow(10.0, range.low), std::pow(10.0, range.high)};
-    for (const Tick& tick : linear_ticks(values.widened())) {
+    const Range wide = values.widened();
+    for (const Tick& tick : linear_ticks(wide.low, wide.high)) {
       if (values.contains(tick.at)) ticks.push_back({std::log10(tick.at), tick.label});
     }
     return ticks;
@@ -215,6 +192,24 @@ double draw_legend(Svg& svg, const std::vector<Series>& series) {
 
 }  // namespace
 
+std::vector<Tick> linear_ticks(double low, double high) {
+  const double rough = (high - low) / 5.0;
+  const double power = std::pow(10.0, std::floor(std::log10(rough)));
+  const double leading = rough / power;
+  const double step = power * (leading <= 1.0   ? 1.0
+                               : leading <= 2.0 ? 2.0
+                               : leading <= 5.0 ? 5.0
+                                                : 10.0);
+  const double size = std::max(std::abs(low), std::abs(high));
+  const int digits = std::clamp(static_cast<int>(std::log10(size / step)) + 2, 6, 15);
+  std::vector<Tick> ticks;
+  for (double i = std::ceil(low / step); i * step <= high; ++i) {
+    const double value = i * step + 0.0;  // no "-0"
+    ticks.push_back({value, fmt::format("{:.{}g}", value, digits)});
+  }
+  return ticks;
+}
+
 torch::Tensor heatmap(const torch::Tensor& density, int64_t size) {
   TORCH_CHECK(density.dim() == 2 && density.numel() > 0 && size > 0,
               "heatmap: values [rows, columns] and a size are wanted, not ", density.sizes());
@@ -317,14 +312,14 @@ std::string line_chart(const std::string& title, const std::string& x_label,
     return bottom - (y - y_range.low) / y_range.span() * (bottom - top);
   };
 
-  for (const Tick& tick : linear_ticks(x_range)) {
+  for (const Tick& tick : linear_ticks(x_range.low, x_range.high)) {
     const double x = to_x(tick.at);
     svg.add("<path d=\"M{:.1f} {:.1f}V{:.1f}\" style=\"stroke:var(--grid,#ddd)\"/>\n", x, top,
             bottom);
     svg.add("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", x, bottom + 18,
             tick.label);
   }
-  for (const Tick& tick : log_y ? log_ticks(y_range) : linear_ticks(y_range)) {
+  for (const Tick& tick : log_y ? log_ticks(y_range) : linear_ticks(y_range.low, y_range.high)) {
     const double y = to_y(tick.at);
     svg.add("<path d=\"M{} {:.1f}H{}\" style=\"stroke:var(--grid,#ddd)\"/>\n", kLeft, y, kRight);
     svg.add("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", kLeft - 8, y + 4,

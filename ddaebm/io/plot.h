@@ -26,6 +26,14 @@ torch::Tensor scatter(const torch::Tensor& points, const Window& window, int64_t
 // Pictures of one height side by side with a white gap.
 torch::Tensor beside(const std::vector<torch::Tensor>& pictures, int64_t gap = 8);
 
+// Marks of an axis from low to high (low < high): about five multiples of 1, 2 or 5 times a power
+// of ten.
+struct Tick {
+  double at;  // along the axis, so the exponent where that is logarithmic
+  std::string label;
+};
+std::vector<Tick> linear_ticks(double low, double high);
+
 // One line of a chart.
 struct Series {
   std::string name;

@@ -31,7 +31,12 @@ const std::vector<std::pair<std::string, std::string>>& meanings() {
       {"mmd", "squared maximum mean discrepancy of samples and data; 0 is perfect"},
       {"held_out_score", "mean log-density, not normalised, of rows not trained on"},
       {"validation_score", "the same of rows to choose by"},
-      {"sample_score", "mean log-density, not normalised, of samples"}};
+      {"sample_score", "mean log-density, not normalised, of samples"},
+      {"log_z", "log of the energy's normaliser, by annealed importance sampling"},
+      {"log_z_error", "its standard deviation"},
+      {"log_z_reverse", "the same by chains that go back; agrees where both are right"},
+      {"log_likelihood", "mean log-density of rows not trained on, normalised, nats"},
+      {"log_likelihood_error", "its standard deviation"}};
   return all;
 }
 
@@ -61,6 +66,73 @@ SeriesByName series_of(const std::vector<Json>& lines, const char* over, double 
   return series;
 }
 
+// A file of JSON, or null where it is not there or is none.
+Json read_json(const fs::path& path) {
+  if (!fs::exists(path)) return {};
+  auto json = Json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
+  return json.is_object() ? json : Json();
+}
+
+std::string embedded(const fs::path& picture, const char* words) {
+  if (!fs::exists(picture)) return {};
+  return fmt::format("<figure><img alt=\"{}\" src=\"data:image/png;base64,{}\"></figure>", words,
+                     base64(read_file(picture)));
+}
+
+// What `ddaebm eval --energies` wrote.
+std::string energies_section(const fs::path& run_folder, const Json& evaluation) {
+  if (!evaluation.contains("energies")) return {};
+  std::string rows;
+  try {
+    for (const Json& set : evaluation.at("energies")) {
+      rows += fmt::format("<tr><td>{}<td>{:.5g}<td>{:.4g}<td>{:.4f}\n",
+                          escape(set.at("name").get<std::string>()), set.at("mean").get<double>(),
+                          set.at("deviation").get<double>(), set.at("auroc").get<double>());
+    }
+  } catch (const Json::exception&) {
+    return {};
+  }
+  return fmt::format(
+      "<section><h2>Energies</h2><p>E(x, 0) of held-out data, of what the generator makes of them "
+      "after one step of diffusion, and of data with noise.</p>\n<table><tr><th>data<th>mean<th>"
+      "deviation<th>AUROC of real against it\n{}</table>{}</section>\n",
+      rows, embedded(run_folder / "energies.png", "Histograms of E of each set"));
+}
+
+// What `ddaebm ood` wrote.
+std::string ood_section(const fs::path& run_folder) {
+  const Json json = read_json(run_folder / "ood.json");
+  if (json.is_null()) return {};
+  const auto number = [](const Json& from) {
+    return fmt::format("<td>{:.4f}<br><small>{:.4f} to {:.4f}</small></td>",
+                       from.at("value").get<double>(), from.at("low").get<double>(),
+                       from.at("high").get<double>());
+  };
+  std::string rows;
+  try {
+    for (const Json& set : json.at("out")) {
+      for (const char* scores : {"clean", "noised"}) {
+        if (!set.contains(scores)) continue;
+        const Json& found = set.at(scores);
+        rows +=
+            fmt::format("<tr><td>{}<td>{}<td>{}{}{}{}\n", escape(set.at("data").get<std::string>()),
+                        scores, set.at("count").get<int64_t>(), number(found.at("auroc")),
+                        number(found.at("aupr")), number(found.at("fpr95")));
+      }
+    }
+    return fmt::format(
+        "<section><h2>Other data</h2><p>How well the score tells {} ({} data, iteration {}) from "
+        "other data; below, where {:g} % of bootstrap resamples lie.</p>\n"
+        "<table><tr><th>data<th>scores<th>count<th>AUROC<th>AUPR<th>FPR at 95 % TPR\n{}</table>{}"
+        "</section>\n",
+        escape(json.at("in").get<std::string>()), json.at("in_count").get<int64_t>(),
+        json.at("iteration").get<int64_t>(), 100 * json.at("coverage").get<double>(), rows,
+        embedded(run_folder / "ood.png", "Histograms of the scores of each set"));
+  } catch (const Json::exception&) {
+    return {};  // not written by `ddaebm ood`
+  }
+}
+
 constexpr const char* kStyle = R"(
 :root{--ink:#1c2430;--paper:#fff;--grid:#dfe3e8;--soft:#5b6675;--card:#f6f7f9}
 @media (prefers-color-scheme:dark){:root{--ink:#e8ebef;--paper:#14181d;--grid:#333b45;--soft:#9aa5b1;--card:#1d232a}}
@@ -72,6 +144,7 @@ p,figcaption{color:var(--soft);margin:.3em 0}figure{margin:0}img{width:100%;heig
 .numbers div{background:var(--card);border-radius:6px;padding:.7rem}.numbers b{display:block;font-size:1.4rem}
 .numbers small{color:var(--soft);display:block;line-height:1.3}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(26rem,100%),1fr));gap:1rem}svg{width:100%;height:auto}
+table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.3rem .6rem;border-bottom:1px solid var(--grid)}
 .panels{display:flex;justify-content:space-around;color:var(--soft)}
 pre{background:var(--card);padding:.8rem;border-radius:6px;overflow:auto;font-size:.85rem})";
 
@@ -87,12 +160,20 @@ void write_report(const fs::path& run_folder) {
     body += fmt::format("<p>{} iterations done</p>\n", iterations->second.back().second);
   }
 
+  const Json evaluation = read_json(run_folder / "evaluation.json");
   std::string numbers;
   for (const auto& [key, meaning] : meanings()) {
     const auto found = series.find(key);
-    if (found == series.end()) continue;
-    numbers += fmt::format("<div>{}<b>{:.4g}</b><small>{}</small></div>\n", escape(key),
-                           found->second.back().second, escape(meaning));
+    double value = 0;
+    if (found != series.end()) {
+      value = found->second.back().second;
+    } else if (evaluation.contains(key) && evaluation[key].is_number()) {
+      value = evaluation[key].get<double>();  // asked for after training
+    } else {
+      continue;
+    }
+    numbers += fmt::format("<div>{}<b>{:.4g}</b><small>{}</small></div>\n", escape(key), value,
+                           escape(meaning));
   }
   if (!numbers.empty()) body += "<section class=numbers>" + numbers + "</section>\n";
 
@@ -113,6 +194,9 @@ void write_report(const fs::path& run_folder) {
         "<span>data</span></div></figure></section>\n",
         base64(read_file(run_folder / "samples.png")));
   }
+
+  body += energies_section(run_folder, evaluation);
+  body += ood_section(run_folder);
 
   // FID is compared between programs by the time taken and by the images seen.
   const auto fid_chart = [&](const char* axis, const char* over, double unit) {

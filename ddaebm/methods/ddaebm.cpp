@@ -282,12 +282,26 @@ torch::Tensor Ddaebm::step(const torch::Tensor& x0, const torch::Tensor& progres
   return total;
 }
 
-torch::Tensor Ddaebm::log_density(const torch::Tensor& x) { return log_density(x, 0); }
+torch::Tensor Ddaebm::log_density(const torch::Tensor& x) { return log_density_at(x, 0); }
 
-torch::Tensor Ddaebm::log_density(const torch::Tensor& x, int64_t t) {
-  const torch::NoGradGuard no_grad;
+torch::Tensor Ddaebm::log_density_at(const torch::Tensor& x, int64_t t) {
   const auto times = torch::full({x.size(0)}, t, options_.dtype(torch::kLong));
   return energy(x, times, process_.at(times, x.dim()));
+}
+
+torch::Tensor Ddaebm::diffused(const torch::Tensor& x, int64_t t, Random& random) {
+  const auto times = torch::full({x.size(0)}, t, options_.dtype(torch::kLong));
+  return process_.at(times, x.dim()).diffuse(x, random.normal(x.sizes(), options_));
+}
+
+// x_1 ~ q(x_1 | x_0), then p_phi(x_0 | x_1).
+torch::Tensor Ddaebm::regenerated(const torch::Tensor& x, Random& random) {
+  Noise noise = draw(x, random);
+  noise.t = torch::zeros_like(noise.t);
+  const Steps at = process_.at(noise.t, x.dim());
+  Iteration it = diffuse(x, at, noise);
+  generate(it, at, noise, /*reconstruct=*/false);
+  return it.fake;
 }
 
 torch::Tensor Ddaebm::sample(int64_t n, Random& random) {

@@ -111,13 +111,15 @@ class Ddaebm : public Method {
                      const Update& update) override;
   torch::Tensor log_density(const torch::Tensor& x) override;
   torch::Tensor sample(int64_t n, Random& random) override;
+  int64_t times() const override { return process_.steps(); }
+  torch::Tensor log_density_at(const torch::Tensor& x, int64_t t) override;
+  torch::Tensor diffused(const torch::Tensor& x, int64_t t, Random& random) override;
+  torch::Tensor regenerated(const torch::Tensor& x, Random& random) override;
 
   // The game with every draw supplied.
   Iteration play(const torch::Tensor& x0, const torch::Tensor& progress, const Noise& noise,
                  const Update& update);
   Noise draw(const torch::Tensor& x0, Random& random) const;
-  // log_density of x_t for any t in 0..T-1.
-  torch::Tensor log_density(const torch::Tensor& x, int64_t t);
   // x_T, ..., x_0 of n samples.
   std::vector<torch::Tensor> sample_path(int64_t n, Random& random);
 

@@ -46,6 +46,20 @@ class Method {
   virtual torch::Tensor log_density(const torch::Tensor& x) = 0;
   // n samples, [n, ...].
   virtual torch::Tensor sample(int64_t n, Random& random) = 0;
+
+  // What follows is for methods with a diffusion, whose energy knows times 0 to times() - 1.
+  virtual int64_t times() const { return 1; }
+  // log_density is that of time 0. Can be differentiated in x where a method's log_density can.
+  virtual torch::Tensor log_density_at(const torch::Tensor& x, int64_t /*t*/) {
+    return log_density(x);
+  }
+  // Clean data as training has them at time t; without a diffusion, as they are.
+  virtual torch::Tensor diffused(const torch::Tensor& x, int64_t /*t*/, Random& /*random*/) {
+    return x;
+  }
+  // Data as the generator makes them again after one step of diffusion; undefined where there is
+  // no such.
+  virtual torch::Tensor regenerated(const torch::Tensor& /*x*/, Random& /*random*/) { return {}; }
 };
 
 // A method's settings, and the only way to make it.

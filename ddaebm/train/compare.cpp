@@ -123,7 +123,8 @@ const std::vector<std::string> kOrder = {"kl",
 std::vector<ComparedNumber> numbers_of(const std::vector<fs::path>& runs) {
   std::map<std::string, std::vector<double>> values;
   for (const auto& run : runs) {
-    for (const auto& [name, value] : read_json(run / "evaluation.json").items()) {
+    const Json evaluation = read_json(run / "evaluation.json");
+    for (const auto& [name, value] : evaluation.items()) {
       if (value.is_number() && name != "iteration") values[name].push_back(value);
     }
     if (const auto best = best_on_validation(run)) values["best_on_validation"].push_back(*best);

@@ -76,11 +76,13 @@ Evaluation evaluate(Model& model, DataSource& source, const DataConfig& config,
   if (source.event() == std::vector<int64_t>{2}) {
     out.picture = picture_of(model, source.units(), data, generated);
   } else if (source.to_images(data).defined()) {
+    // As many of each, so that they are of one height.
+    const int64_t count = std::min(kGrid * kGrid, data.size(0));
     const auto grid = [&](const torch::Tensor& x) {
-      return image_grid(source.to_images(x.slice(0, 0, kGrid * kGrid)), kGrid);
+      return image_grid(source.to_images(x.slice(0, 0, count)), kGrid);
     };
     std::vector<torch::Tensor> grids = {grid(generated)};
-    const auto exact = model.exact_sample(kGrid * kGrid, options.seed);
+    const auto exact = model.exact_sample(count, options.seed);
     if (exact.defined()) grids.push_back(grid(exact));
     grids.push_back(grid(data));
     out.picture = beside(grids);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/cuda.h>
 
 #include "ddaebm/error.h"
@@ -94,21 +95,25 @@ void Model::need(const char* network, const char* use) const {
        network, use);
 }
 
-torch::Tensor Model::log_density(const torch::Tensor& x) {
-  need("energy", "scoring");
-  const torch::NoGradGuard no_grad;
-  const Evaluating guard(method_->module());
+void Model::check_shape(const torch::Tensor& x) const {
   std::vector<int64_t> wanted = {x.dim() > 0 ? x.size(0) : 0};
   wanted.insert(wanted.end(), event_.begin(), event_.end());
   if (x.sizes() != wanted) {
     fail("data of shape [{}], the model wants [N, {}]", fmt::join(x.sizes(), ", "),
          fmt::join(event_, ", "));
   }
+}
+
+torch::Tensor Model::to_model(const torch::Tensor& rows) const {
+  return units_.to_model(rows.to(options_.dtype(torch::kDouble))).to(options_);
+}
+
+torch::Tensor Model::log_density(const torch::Tensor& x) {
+  need("energy", "scoring");
+  const torch::NoGradGuard no_grad;
+  const Evaluating guard(method_->module());
+  check_shape(x);
   const double gain = units_.log_density_gain().item<double>();
-  // In float64 until it is standardised: a column far from zero has few digits left in float32.
-  const auto to_model = [&](const torch::Tensor& rows) {
-    return units_.to_model(rows.to(options_.dtype(torch::kDouble))).to(options_);
-  };
   auto out = torch::empty({x.size(0)}, torch::kDouble);
   for (int64_t from = 0; from < x.size(0); from += chunk_) {
     const auto part = x.slice(0, from, std::min(from + chunk_, x.size(0)));
@@ -145,6 +150,61 @@ torch::Tensor Model::exact_sample(int64_t n, uint64_t seed) {
   const auto y = random.normal({n, event_.at(0)}, options_);
   const auto t = torch::zeros({n}, options_.dtype(torch::kLong));
   return units_.to_data(flow->flow->inverse(y, t)).to(torch::kCPU, torch::kFloat);
+}
+
+torch::Tensor Model::changed(const torch::Tensor& x, uint64_t seed, const Change& change) {
+  const torch::NoGradGuard no_grad;
+  const Evaluating guard(method_->module());
+  check_shape(x);
+  Random random(options_.device(), seed);
+  auto out = torch::empty(x.sizes(), x.options());
+  for (int64_t from = 0; from < x.size(0); from += chunk_) {
+    random.restart(Random::kEvaluation, static_cast<uint64_t>(from));
+    const auto part = to_model(x.slice(0, from, std::min(from + chunk_, x.size(0))));
+    const auto made = change(part, random);
+    if (!made.defined()) return {};
+    // What is left as it was stays so to the last bit.
+    auto to = out.slice(0, from, from + part.size(0));
+    to.copy_(torch::equal(made, part) ? x.slice(0, from, from + part.size(0))
+                                      : units_.to_data(made));
+  }
+  return out;
+}
+
+torch::Tensor Model::diffused(const torch::Tensor& x, int64_t t, uint64_t seed) {
+  return changed(x, seed, [&](const torch::Tensor& part, Random& random) {
+    return method_->diffused(part, t, random);
+  });
+}
+
+torch::Tensor Model::regenerated(const torch::Tensor& x, uint64_t seed) {
+  need("generator", "making data again");
+  return changed(x, seed, [&](const torch::Tensor& part, Random& random) {
+    return method_->regenerated(part, random);
+  });
+}
+
+ops::ValueAndGradient Model::log_density_and_gradient(const torch::Tensor& x, int64_t t) {
+  need("energy", "scoring");
+  const Evaluating guard(method_->module());
+  check_shape(x);
+  const torch::TensorOptions doubles(torch::kDouble);
+  const double gain = units_.log_density_gain().item<double>();
+  ops::ValueAndGradient out{torch::empty({x.size(0)}, doubles), torch::empty(x.sizes(), doubles)};
+  for (int64_t from = 0; from < x.size(0); from += chunk_) {
+    const int64_t to = std::min(from + chunk_, x.size(0));
+    const auto part = to_model(x.slice(0, from, to)).detach().requires_grad_();
+    const torch::AutoGradMode with_gradients(true);
+    const auto value = method_->log_density_at(part, t);
+    if (!value.requires_grad()) {
+      fail("this method's log-density has no gradient, which annealing needs");
+    }
+    const auto gradient = torch::autograd::grad({value.sum()}, {part})[0];
+    const torch::NoGradGuard no_grad;
+    out.value.slice(0, from, to).copy_(value.detach().to(torch::kDouble) + gain);
+    out.gradient.slice(0, from, to).copy_(gradient.to(torch::kDouble) / units_.scale);
+  }
+  return out;
 }
 
 }  // namespace ddaebm

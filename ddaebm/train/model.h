@@ -9,6 +9,7 @@
 
 #include "ddaebm/data/source.h"
 #include "ddaebm/methods/method.h"
+#include "ddaebm/ops/time_mlp.h"
 
 namespace ddaebm {
 
@@ -34,8 +35,25 @@ class Model {
   torch::Tensor sample(int64_t n, uint64_t seed);
   // The same of the density itself, where it is a flow that can be inverted; else undefined.
   torch::Tensor exact_sample(int64_t n, uint64_t seed);
+  // Times that the energy knows: 1 for a method without a diffusion.
+  int64_t times() const { return method_->times(); }
+  // Data x [N, ...] with the noise that training gives them at time t, of the type of x; x itself
+  // where there is none.
+  torch::Tensor diffused(const torch::Tensor& x, int64_t t, uint64_t seed);
+  // Data x diffused one step and made again by the generator, of the type of x; undefined where
+  // the method cannot.
+  torch::Tensor regenerated(const torch::Tensor& x, uint64_t seed);
+  // Unnormalised log-density of time t and its gradient in x, float64 on the CPU. An Error where
+  // the method's density has no gradient.
+  ops::ValueAndGradient log_density_and_gradient(const torch::Tensor& x, int64_t t);
 
  private:
+  void check_shape(const torch::Tensor& x) const;
+  // Standardised in float64: a column far from zero has few digits left in float32.
+  torch::Tensor to_model(const torch::Tensor& rows) const;
+  // What `change` makes of data in the model's units, chunk by chunk, in the data's own.
+  using Change = std::function<torch::Tensor(const torch::Tensor& x, Random& random)>;
+  torch::Tensor changed(const torch::Tensor& x, uint64_t seed, const Change& change);
   // An Error where the run lacks one of the networks that `use` needs.
   void need(const char* network, const char* use) const;
 

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "ddaebm/train/model.h"
+
+namespace ddaebm::app {
+
+struct InputOptions {
+  std::string split = "test";  // of an image set that has both
+  int64_t limit = 0;           // the first so many; 0: all
+  int64_t draws = 10000;       // how many of a built-in distribution
+  uint64_t seed = 0;           // of those
+};
+
+// What a user wants scored, as the model takes it: draws of a built-in distribution, images in
+// [-1, 1] of the model's size, or rows of a table.
+torch::Tensor read_inputs(const std::string& data, const Model& model, const InputOptions& options);
+
+}  // namespace ddaebm::app

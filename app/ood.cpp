@@ -1,0 +1,148 @@
+#include "ddaebm/train/ood.h"
+
+#include <memory>
+
+#include "app/commands.h"
+#include "app/inputs.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "ddaebm/io/file.h"
+#include "ddaebm/io/histogram.h"
+#include "ddaebm/io/image.h"
+#include "ddaebm/io/report.h"
+#include "ddaebm/train/checkpoint.h"
+#include "ddaebm/train/progress.h"
+
+namespace ddaebm::app {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  std::string run, inside, device = "cpu", split = "test";
+  std::vector<std::string> outside;
+  int64_t n = 0;
+  Bootstrap bootstrap;
+  double false_alarm = -1;  // none wanted
+};
+
+Json to_json(const Interval& number) {
+  return {{"value", number.value}, {"low", number.low}, {"high", number.high}};
+}
+Json to_json(const Separation& s) {
+  return {{"auroc", to_json(s.auroc)},
+          {"aupr", to_json(s.average_precision)},
+          {"fpr95", to_json(s.false_positive_rate)}};
+}
+
+void show(const OodRow& row, const char* scores, const Separation& s) {
+  const auto text = [](const Interval& number) {
+    return fmt::format("{:.4f} [{:.4f}, {:.4f}]", number.value, number.low, number.high);
+  };
+  fmt::print("{:<24} {:<6} {:>7}  {:<25} {:<25} {:<25}\n", row.name, scores, row.count,
+             text(s.auroc), text(s.average_precision), text(s.false_positive_rate));
+}
+
+void run(const Options& o) {
+  const RunFolder folder{o.run};
+  Model model = Model::load(folder.path, parse_device(o.device));
+  uint64_t draw = o.bootstrap.seed;
+  const auto read = [&](const std::string& data) {
+    InputOptions input{o.split, o.n};
+    if (o.n > 0) input.draws = o.n;
+    input.seed = draw++;
+    const auto rows = read_inputs(data, model, input);
+    model.progress = late_progress(data);
+    return score_set(model, data, rows, input.seed);
+  };
+  const ScoredSet inside = read(o.inside);
+  std::vector<ScoredSet> outside;
+  for (const auto& data : o.outside) outside.push_back(read(data));
+  const auto rows = tell_apart(inside, outside, o.bootstrap);
+  const int64_t iteration = folder.checkpoints().back();
+
+  Json json = {{"iteration", iteration},
+               {"in", o.inside},
+               {"in_count", inside.clean.size()},
+               {"resamples", o.bootstrap.resamples},
+               {"coverage", o.bootstrap.coverage},
+               {"seed", o.bootstrap.seed},
+               {"out", Json::array()}};
+  std::vector<NumberSet> shown = {{o.inside, inside.clean}};
+  for (size_t i = 0; i < rows.size(); ++i) {
+    Json entry = {{"data", rows[i].name}, {"count", rows[i].count}};
+    entry["clean"] = to_json(rows[i].clean);
+    if (rows[i].noised) entry["noised"] = to_json(*rows[i].noised);
+    json["out"].push_back(entry);
+    shown.push_back({rows[i].name, outside[i].clean});
+  }
+  if (o.false_alarm >= 0) {
+    const Threshold threshold{false_alarm_threshold(inside.clean, o.false_alarm), o.false_alarm,
+                              iteration, o.inside};
+    write_threshold(folder.path, threshold);
+    json["threshold"] = threshold.score;
+    json["false_alarm"] = threshold.false_alarm;
+  }
+  write_file(folder.path / "ood.json", json.dump(2) + "\n");
+  write_png(folder.path / "ood.png", histograms(shown));
+  write_report(folder.path);
+
+  fmt::print("in: {}, {} data\n{:<24} {:<6} {:>7}  {:<25} {:<25} {:<25}\n", o.inside,
+             inside.clean.size(), "out", "scores", "data", "AUROC", "AUPR", "FPR at 95 % TPR");
+  for (const auto& row : rows) {
+    show(row, "clean", row.clean);
+    if (row.noised) show(row, "noised", *row.noised);
+  }
+  if (o.false_alarm >= 0) {
+    fmt::print("threshold {:.6g}: `ddaebm score {}` now answers in or out\n",
+               json["threshold"].get<double>(), o.run);
+  }
+  fmt::print("written: {}, ood.png beside it\n", (folder.path / "ood.json").string());
+}
+
+}  // namespace
+
+void add_ood(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  auto* command = app.add_subcommand(
+      "ood", "How well the score tells data like the model's own from other data");
+  command->add_option("RUN", o->run, "Run folder")->required();
+  const char* kinds = "A .csv, .npy or .npz file, images, or a built-in set";
+  command->add_option("--in", o->inside, fmt::format("Data like the model's own. {}", kinds))
+      ->required();
+  command->add_option("--out", o->outside, "Other data, likewise; may be given several times")
+      ->required()
+      ->take_all()
+      ->allow_extra_args(false);
+  command->add_option("--split", o->split, "Of image sets that have both")
+      ->check(CLI::IsMember({"train", "test"}))
+      ->capture_default_str();
+  command
+      ->add_option("-n", o->n,
+                   "The first so many of each set; 0: all (10000 of a built-in distribution)")
+      ->check(CLI::Range(int64_t{0}, int64_t{100000000}))
+      ->capture_default_str();
+  command->add_option("--resamples", o->bootstrap.resamples, "Of the bootstrap")
+      ->check(CLI::Range(int64_t{1}, int64_t{1000000}))
+      ->capture_default_str();
+  command->add_option("--seed", o->bootstrap.seed, "Of noise and bootstrap")->capture_default_str();
+  command
+      ->add_option("--false-alarm", o->false_alarm,
+                   "Keep a threshold that calls this share of --in out; `score` then answers")
+      ->check(CLI::Range(0.0, 0.99));
+  command->add_option("--device", o->device, "cpu, cuda or cuda:N")->capture_default_str();
+  command->footer(
+      "Scores are log-densities E(x, 0) by the averaged weights; --in should score higher. Each\n"
+      "number has a 95 % interval by the bootstrap. clean: the data as they are; noised: with the\n"
+      "noise that training gives clean data. Images of other sizes are scaled by their shorter\n"
+      "side, and the middle square is kept; grey ones are made RGB where the model wants that.\n"
+      "Writes ood.json, ood.png and report.html into the run folder.\n"
+      "Examples:\n"
+      "  ddaebm ood runs/cifar10 --in cifar10 --out svhn.bin --out photos/ --device cuda\n"
+      "  ddaebm ood runs/sensors --in good.csv --out faulty.csv --false-alarm 0.01");
+  command->callback([o] { run(*o); });
+}
+
+}  // namespace ddaebm::app

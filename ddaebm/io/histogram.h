@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <torch/types.h>
+
+namespace ddaebm {
+
+// Numbers whose distribution is to be seen.
+struct NumberSet {
+  std::string name;
+  std::vector<double> values;
+};
+
+// Histograms of several sets over one axis, as a picture with a legend and ticks. The first set is
+// filled, the others are lines; heights are shares of each set. The axis holds the middle 99 % of
+// every set, the outermost bins what lies beyond; NaN is left out.
+torch::Tensor histograms(const std::vector<NumberSet>& sets);
+
+}  // namespace ddaebm

@@ -1,0 +1,78 @@
+#include "ddaebm/train/ood.h"
+
+#include <nlohmann/json.hpp>
+
+#include "ddaebm/error.h"
+#include "ddaebm/io/file.h"
+#include "ddaebm/train/checkpoint.h"
+
+namespace ddaebm {
+namespace {
+
+std::filesystem::path threshold_file(const std::filesystem::path& run) {
+  return run / "threshold.json";
+}
+
+std::vector<double> numbers(const torch::Tensor& scores) {
+  const auto* first = scores.data_ptr<double>();
+  return {first, first + scores.numel()};
+}
+
+}  // namespace
+
+ScoredSet score_set(Model& model, const std::string& name, const torch::Tensor& data,
+                    uint64_t seed) {
+  ScoredSet set{name, numbers(model.log_density(data)), {}};
+  const auto noised = model.diffused(data, 0, seed);
+  if (!torch::equal(noised, data)) set.noised = numbers(model.log_density(noised));
+  return set;
+}
+
+std::vector<OodRow> tell_apart(const ScoredSet& inside, const std::vector<ScoredSet>& outside,
+                               const Bootstrap& bootstrap) {
+  std::vector<OodRow> rows;
+  for (const auto& set : outside) {
+    try {
+      OodRow row{set.name,
+                 static_cast<int64_t>(set.clean.size()),
+                 separation(inside.clean, set.clean, bootstrap),
+                 {}};
+      if (!inside.noised.empty()) row.noised = separation(inside.noised, set.noised, bootstrap);
+      rows.push_back(row);
+    } catch (const Error& error) {
+      fail("{} inside, {} outside: {}", inside.name, set.name, error.what());
+    }
+  }
+  return rows;
+}
+
+void write_threshold(const std::filesystem::path& run, const Threshold& threshold) {
+  const nlohmann::ordered_json json = {{"score", threshold.score},
+                                       {"false_alarm", threshold.false_alarm},
+                                       {"iteration", threshold.iteration},
+                                       {"in", threshold.inside}};
+  write_file(threshold_file(run), json.dump(2) + "\n");
+}
+
+std::optional<Threshold> read_threshold(const std::filesystem::path& run) {
+  const auto file = threshold_file(run);
+  if (!std::filesystem::exists(file)) return {};
+  Threshold found;
+  try {
+    const auto json = nlohmann::json::parse(read_file(file));
+    found = {json.at("score"), json.at("false_alarm"), json.at("iteration"), json.at("in")};
+  } catch (const nlohmann::json::exception&) {
+    fail("{}: not a threshold; write it anew with `ddaebm ood --false-alarm`, or remove it",
+         file.string());
+  }
+  const auto checkpoints = RunFolder{run}.checkpoints();
+  if (checkpoints.empty() || checkpoints.back() != found.iteration) {
+    fail(
+        "{}: of iteration {}, which is not the newest checkpoint's; write it anew with `ddaebm ood "
+        "--false-alarm`, or remove it",
+        file.string(), found.iteration);
+  }
+  return found;
+}
+
+}  // namespace ddaebm

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/types.h>
+
+#include "ddaebm/metrics/ranking.h"
+#include "ddaebm/train/model.h"
+
+// Whether a model's score tells data like its own (inside) from other data (outside).
+namespace ddaebm {
+
+// A set's scores. Training gives clean data a little noise; `noised` are the scores of data with
+// that noise, empty where the method adds none.
+struct ScoredSet {
+  std::string name;
+  std::vector<double> clean, noised;
+};
+ScoredSet score_set(Model& model, const std::string& name, const torch::Tensor& data,
+                    uint64_t seed);
+
+struct OodRow {
+  std::string name;
+  int64_t count = 0;
+  Separation clean;
+  std::optional<Separation> noised;
+};
+// One row for each set outside.
+std::vector<OodRow> tell_apart(const ScoredSet& inside, const std::vector<ScoredSet>& outside,
+                               const Bootstrap& bootstrap);
+
+// What a run answers with: scores below `score` are `out`. Kept as threshold.json in its folder.
+struct Threshold {
+  double score = 0.0;
+  double false_alarm = 0.0;  // the share of data inside that it calls `out`, at most
+  int64_t iteration = 0;     // of the checkpoint that gave the scores
+  std::string inside;
+};
+void write_threshold(const std::filesystem::path& run, const Threshold& threshold);
+// Nothing where none is kept; an Error where the run was trained on since.
+std::optional<Threshold> read_threshold(const std::filesystem::path& run);
+
+}  // namespace ddaebm
