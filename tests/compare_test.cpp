@@ -93,9 +93,9 @@ TEST_F(Compare, ABudgetOfMinutesBecomesIterations) {
 TEST(Reproduce, ListsWhatThereIsAndWhatItNeeds) {
   const auto result = run_app({"reproduce", "--list"});
   ASSERT_EQ(result.code, 0);
-  for (const char* name :
-       {"fig-toy", "table-nice", "fig-nice", "fig-density", "fig-swissroll", "table-modes",
-        "table-cifar10", "table-celeba", "table-ablation", "fig-steps"}) {
+  for (const char* name : {"fig-toy", "table-nice", "fig-nice", "fig-density", "fig-swissroll",
+                           "table-modes", "table-cifar10", "table-celeba", "table-ood",
+                           "fig-energy", "table-ablation", "fig-steps"}) {
     EXPECT_NE(result.out.find(name), std::string::npos) << name;
   }
   EXPECT_EQ(run_app({"reproduce", "fig-nonsense"}).code, 2);

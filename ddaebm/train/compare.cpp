@@ -185,28 +185,23 @@ Shown shown(const fs::path& run) {
           parts.front().contiguous()};
 }
 
-void write_figure(const CompareOptions& options, const std::vector<Contestant>& contestants,
-                  const Comparison& comparison) {
+void write_figure(const fs::path& path, const Comparison& comparison) {
   std::vector<FigureColumn> columns;
-  for (size_t i = 0; i < contestants.size(); ++i) {
-    if (comparison.rows[i].finished == 0) continue;
-    const fs::path folder = options.folder / file_name(contestants[i].label);
-    for (int64_t k = 0; k < options.seeds; ++k) {
-      const Shown of = shown(seed_folder(folder, contestants[i].settings.seed + k));
-      if (!of.samples.defined()) continue;
-      if (columns.empty()) columns.push_back({"data", {of.data}});
-      columns.push_back({contestants[i].label, {of.density, of.samples}});
-      break;
-    }
+  for (const auto& row : comparison.rows) {
+    if (row.runs.empty()) continue;
+    const Shown of = shown(row.runs.front());
+    if (!of.samples.defined()) continue;
+    if (columns.empty()) columns.push_back({"data", {of.data}});
+    columns.push_back({row.label, {of.density, of.samples}});
   }
-  if (!columns.empty()) write_file(options.folder / "figure.svg", figure(columns));
+  if (!columns.empty()) write_file(path, figure(columns));
 }
 
 void write_json(const fs::path& path, const Comparison& comparison) {
   Json json;
   for (const auto& row : comparison.rows) {
     Json& out = json[row.label];
-    out["seeds"] = row.finished;
+    out["seeds"] = row.runs.size();
     out["iterations"] = row.iterations;
     for (const auto& number : row.numbers) {
       out[number.name] = {{"mean", number.mean}, {"deviation", number.deviation}};
@@ -255,13 +250,11 @@ ComparedRow contest(Contestant& contestant, const CompareOptions& options,
       }
     }
   }
-  std::vector<fs::path> finished;
   for (int64_t k = 0; k < options.seeds; ++k) {
     const auto run = seed_folder(folder, settings.seed + k);
-    if (is_finished(run, row.iterations)) finished.push_back(run);
+    if (is_finished(run, row.iterations)) row.runs.push_back(run);
   }
-  row.finished = static_cast<int64_t>(finished.size());
-  row.numbers = numbers_of(finished);
+  row.numbers = numbers_of(row.runs);
   return row;
 }
 
@@ -296,13 +289,13 @@ std::string table_of(const Comparison& comparison) {
       const ComparedNumber* number = row.find(name);
       if (number == nullptr) {
         out += " – |";
-      } else if (row.finished > 1) {
+      } else if (row.runs.size() > 1) {
         out += fmt::format(" {:.4g} ± {:.2g} |", number->mean, number->deviation);
       } else {
         out += fmt::format(" {:.4g} |", number->mean);
       }
     }
-    out += fmt::format(" {} | {} |\n", row.iterations, row.finished);
+    out += fmt::format(" {} | {} |\n", row.iterations, row.runs.size());
   }
   return out;
 }
@@ -322,7 +315,7 @@ Comparison compare(std::vector<Contestant> contestants, const CompareOptions& op
   }
   if (stop != 0) return comparison;
   comparison.finished = true;
-  write_figure(options, contestants, comparison);
+  write_figure(options.folder / "figure.svg", comparison);
   return comparison;
 }
 

@@ -36,7 +36,7 @@ struct ComparedNumber {
 struct ComparedRow {
   std::string label;
   std::vector<ComparedNumber> numbers;
-  int64_t finished = 0;  // seeds
+  std::vector<std::filesystem::path> runs;  // of the seeds that finished
   int64_t iterations = 0;
   std::vector<std::string> failures;  // what ended the other seeds
   const ComparedNumber* find(const std::string& name) const;
