@@ -643,7 +643,7 @@ TEST(Game, AnUnknownMethodListsTheKnownOnes) {
     method_settings("gan");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()), "method 'gan' is unknown; known: ddaebm");
+    EXPECT_EQ(std::string(error.what()), "method 'gan' is unknown; known: ddaebm, ddgan, drl, ebmbb");
   }
 }
 

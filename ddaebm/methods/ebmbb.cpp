@@ -1,6 +1,7 @@
 #include "ddaebm/methods/ebmbb.h"
 
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include <torch/csrc/autograd/autograd.h>
@@ -12,7 +13,7 @@ namespace {
 
 constexpr size_t kEnergy = 0;
 constexpr size_t kGenerator = 1;
-constexpr int kInverseIterations = 20;
+constexpr int kSquarings = 6;  // 64 inverse iterations
 
 }  // namespace
 
@@ -57,24 +58,33 @@ Ebmbb::Image Ebmbb::image(const torch::Tensor& z) {
 
 torch::Tensor Ebmbb::log_volume(const torch::Tensor& jacobian) const {
   const auto gram = at::matmul(jacobian.transpose(1, 2), jacobian);
-  // Without a look at whether it succeeded, which would make a GPU wait.
-  const auto root = std::get<0>(at::linalg_cholesky_ex(gram));
-  if (config_.volume == Volume::determinant) return root.diagonal(0, 1, 2).log().sum(1);
-
+  // As much as rounding leaves unknown, so that a flat Jacobian has a volume all the same.
+  const bool single = options_.dtype() == torch::kFloat;
+  const double rounding =
+      single ? std::numeric_limits<float>::epsilon() : std::numeric_limits<double>::epsilon();
+  const auto ridge = 8.0 * rounding * gram.detach().diagonal(0, 1, 2).sum(1);  // [N]
+  const auto raised = gram + ridge.view({-1, 1, 1}) * torch::eye(latent_, options_);
+  if (config_.volume == Volume::determinant) {
+    // Without a look at whether it succeeded, which would make a GPU wait.
+    const auto root = std::get<0>(at::linalg_cholesky_ex(raised));
+    return root.diagonal(0, 1, 2).log().sum(1);
+  }
   // The right singular vector v of the smallest value by inverse iteration. With v held, the
   // gradient of |J v| is that of the singular value.
   torch::Tensor v;
   {
     const torch::NoGradGuard no_grad;
-    // A start that is at right angles to no vector of a symmetric matrix.
-    v = torch::arange(latent_, options_).cos().view({1, -1, 1}).expand({gram.size(0), -1, 1});
-    for (int i = 0; i < kInverseIterations; ++i) {
-      v = at::cholesky_solve(v, root);
-      v = v / v.norm(2, {1}, /*keepdim=*/true);
+    auto power = std::get<0>(at::linalg_inv_ex(raised));
+    for (int i = 0; i < kSquarings; ++i) {
+      power = power / power.diagonal(0, 1, 2).sum(1).view({-1, 1, 1});
+      power = at::matmul(power, power);
     }
+    // A start that is at right angles to no vector of a symmetric matrix.
+    v = at::matmul(power, torch::arange(latent_, options_).cos().unsqueeze(1));  // [N, d, 1]
+    v = v / v.norm(2, {1}, /*keepdim=*/true);
   }
-  const auto smallest = at::matmul(jacobian, v).squeeze(2).norm(2, {1});
-  return static_cast<double>(latent_) * smallest.log();
+  const auto square = at::matmul(jacobian, v).square().sum({1, 2});
+  return 0.5 * static_cast<double>(latent_) * (square + ridge).log();
 }
 
 Ebmbb::Bracket Ebmbb::bracket(const torch::Tensor& x, const torch::Tensor& fake,
