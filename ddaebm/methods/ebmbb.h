@@ -39,8 +39,9 @@ struct EbmbbConfig {
 //   upper = lower + m / p E[|u|^p],             u = d/dz [F(g(z)) - log p_g(g(z))].
 // The gap of the lower bound is KL(p_g || p). With z Gaussian, p = 2 and m = 1 the penalty bounds
 // it wherever F(g(z)) - log p_g(g(z)) is concave in z, by the log-Sobolev inequality; else for some
-// larger m. The generator raises the lower bound, the energy lowers the upper one. Slopes are
-// taken in z, as in the authors' code: their x need not fill the space.
+// larger m. Their code has m fall from 0.01 to 0.001, the defaults here, with which `upper` is a
+// penalised loss and no longer a bound. The generator raises the lower bound, the energy lowers the
+// upper one. Slopes are taken in z, as in the authors' code: their x need not fill the space.
 class Ebmbb : public Method {
  public:
   Ebmbb(const EbmbbConfig& config, std::shared_ptr<EnergyNet> energy, Mlp generator, int64_t latent,
