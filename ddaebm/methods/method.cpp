@@ -6,15 +6,35 @@
 #include "ddaebm/methods/bidvl.h"
 #include "ddaebm/methods/coopnets.h"
 #include "ddaebm/methods/ddaebm.h"
+#include "ddaebm/methods/ddgan.h"
+#include "ddaebm/methods/drl.h"
+#include "ddaebm/methods/dsm.h"
+#include "ddaebm/methods/ebmbb.h"
+#include "ddaebm/methods/fce.h"
 #include "ddaebm/methods/meg.h"
+#include "ddaebm/methods/mle.h"
+#include "ddaebm/methods/scoreflow.h"
+#include "ddaebm/methods/ssm.h"
 #include "ddaebm/methods/vera.h"
 
 namespace ddaebm {
 
 std::unique_ptr<MethodSettings> method_settings(const std::string& name) {
   static const std::map<std::string, std::unique_ptr<MethodSettings> (*)()> methods = {
-      {"bidvl", bidvl_settings}, {"coopnets", coopnets_settings}, {"ddaebm", ddaebm_settings},
-      {"meg", meg_settings},     {"vera", vera_settings},         {"wgan0gp", wgan0gp_settings},
+      {"bidvl", bidvl_settings},
+      {"coopnets", coopnets_settings},
+      {"ddaebm", ddaebm_settings},
+      {"ddgan", ddgan_settings},
+      {"drl", drl_settings},
+      {"dsm", dsm_settings},
+      {"ebmbb", ebmbb_settings},
+      {"fce", fce_settings},
+      {"meg", meg_settings},
+      {"mle", mle_settings},
+      {"scoreflow", scoreflow_settings},
+      {"ssm", ssm_settings},
+      {"vera", vera_settings},
+      {"wgan0gp", wgan0gp_settings},
   };
   const auto found = methods.find(name);
   if (found == methods.end()) {

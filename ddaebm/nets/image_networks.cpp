@@ -209,13 +209,16 @@ struct LargeEncoder : EncoderNet {
 
 }  // namespace
 
-Networks make_image_networks(const ImageShape& image, int64_t steps, const ImageNetConfig& config) {
-  std::shared_ptr<EncoderNet> encoder;
+std::shared_ptr<EncoderNet> make_image_encoder(const ImageShape& image, int64_t steps,
+                                               const ImageNetConfig& config) {
   if (config.encoder == ImageEncoder::large) {
-    encoder = std::make_shared<LargeEncoder>(image, steps, config);
-  } else {
-    encoder = std::make_shared<ConvEncoder>(image, steps, config);
+    return std::make_shared<LargeEncoder>(image, steps, config);
   }
+  return std::make_shared<ConvEncoder>(image, steps, config);
+}
+
+Networks make_image_networks(const ImageShape& image, int64_t steps, const ImageNetConfig& config) {
+  auto encoder = make_image_encoder(image, steps, config);
   return {std::make_shared<ImageEnergy>(image, steps, config),
           std::make_shared<ImageGenerator>(image, steps, config), encoder};
 }

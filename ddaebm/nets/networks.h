@@ -65,5 +65,8 @@ struct ImageShape {
   int64_t channels, size;
 };
 Networks make_image_networks(const ImageShape& image, int64_t steps, const ImageNetConfig& config);
+// The encoder alone.
+std::shared_ptr<EncoderNet> make_image_encoder(const ImageShape& image, int64_t steps,
+                                               const ImageNetConfig& config);
 
 }  // namespace ddaebm
