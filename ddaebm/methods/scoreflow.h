@@ -47,11 +47,11 @@ std::shared_ptr<EnergyNet> make_score_energy(int64_t dimension, const ScoreNetCo
 
 struct ScoreFlowConfig {
   bool importance = true;
-  int64_t ode_steps = 20;
+  int64_t ode_steps = 12;
 
   void visit(Fields& f) {
     f("importance", importance, "draw t by its weight in the loss, not uniformly");
-    f("ode_steps", ode_steps, at_least(1), "Runge-Kutta steps of a density or a sample");
+    f("ode_steps", ode_steps, at_least(1), "steps of the flow for a density or a sample");
   }
 };
 
