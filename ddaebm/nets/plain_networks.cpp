@@ -1,15 +1,18 @@
 #include "ddaebm/nets/plain_networks.h"
 
+#include "ddaebm/error.h"
+#include "ddaebm/nets/smooth_mlp.h"
+
 namespace ddaebm {
 namespace {
 
+template <class Net>
 struct PlainEnergy : EnergyNet {
-  PlainEnergy(int64_t dimension, const std::vector<int64_t>& widths)
-      : net_(register_module("net", Mlp(dimension, widths, Norm::none))) {}
+  explicit PlainEnergy(const Net& net) : net_(register_module("net", net)) {}
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& /*t*/) override {
     return net_(x).squeeze(1);
   }
-  Mlp net_;
+  Net net_;
 };
 
 std::vector<int64_t> with_last(std::vector<int64_t> hidden, int64_t out) {
@@ -21,9 +24,17 @@ std::vector<int64_t> with_last(std::vector<int64_t> hidden, int64_t out) {
 
 std::shared_ptr<EnergyNet> make_plain_energy(int64_t dimension, const PlainConfig& config) {
   if (config.energy == EnergyKind::nice) {
+    if (config.nice.embedding > 0) {
+      fail("net.nice.embedding is {}; this method has no time to embed: set it to 0",
+           config.nice.embedding);
+    }
     return std::make_shared<NiceEnergy>(dimension, 1, config.nice);
   }
-  return std::make_shared<PlainEnergy>(dimension, with_last(config.energy_hidden, 1));
+  const auto widths = with_last(config.energy_hidden, 1);
+  if (config.energy_activation == PlainActivation::silu) {
+    return std::make_shared<PlainEnergy<SmoothMlp>>(SmoothMlp(dimension, widths));
+  }
+  return std::make_shared<PlainEnergy<Mlp>>(Mlp(dimension, widths, Norm::none));
 }
 
 Mlp make_plain_generator(int64_t dimension, const PlainConfig& config) {

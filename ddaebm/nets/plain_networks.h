@@ -8,9 +8,11 @@
 namespace ddaebm {
 
 // Networks of methods without a diffusion, for vectors.
+enum class PlainActivation { prelu, silu };
 struct PlainConfig {
   EnergyKind energy = EnergyKind::mlp;
   std::vector<int64_t> energy_hidden = {300, 300, 300};
+  PlainActivation energy_activation = PlainActivation::prelu;
   std::vector<int64_t> generator_hidden = {300, 300, 300};
   std::vector<int64_t> encoder_hidden = {300, 300, 300};
   int64_t latent = 2;
@@ -21,6 +23,8 @@ struct PlainConfig {
     f("energy", energy, {"mlp", "nice"},
       "an unnormalised density by layers, or a flow with an exact one");
     f("energy_hidden", energy_hidden, at_least(1), "hidden widths of a plain energy");
+    f("energy_activation", energy_activation, {"prelu", "silu"},
+      "of a plain energy; only silu has a curvature");
     f("generator_hidden", generator_hidden, at_least(1), "hidden widths of the generator");
     f("encoder_hidden", encoder_hidden, at_least(1), "hidden widths of networks that infer z");
     f("latent", latent, at_least(1), "dimensions of z");
