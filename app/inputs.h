@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "ddaebm/data/source.h"
 #include "ddaebm/train/model.h"
 
 namespace ddaebm::app {
@@ -15,7 +16,9 @@ struct InputOptions {
 };
 
 // What a user wants scored, as the model takes it: draws of a built-in distribution, images in
-// [-1, 1] of the model's size, or rows of a table.
-torch::Tensor read_inputs(const std::string& data, const Model& model, const InputOptions& options);
+// [-1, 1] of the model's size or as logits, or rows of a table. `trained` are the data settings of
+// the model's run: where image sets are, and how its own are cropped.
+torch::Tensor read_inputs(const std::string& data, const Model& model, const DataConfig& trained,
+                          const InputOptions& options);
 
 }  // namespace ddaebm::app

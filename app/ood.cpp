@@ -4,6 +4,7 @@
 
 #include "app/commands.h"
 #include "app/inputs.h"
+#include "app/presets.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -48,12 +49,13 @@ void show(const OodRow& row, const char* scores, const Separation& s) {
 void run(const Options& o) {
   const RunFolder folder{o.run};
   Model model = Model::load(folder.path, parse_device(o.device));
+  const DataConfig trained = read_settings(o.run, {}).data;
   uint64_t draw = o.bootstrap.seed;
   const auto read = [&](const std::string& data) {
     InputOptions input{o.split, o.n};
     if (o.n > 0) input.draws = o.n;
     input.seed = draw++;
-    const auto rows = read_inputs(data, model, input);
+    const auto rows = read_inputs(data, model, trained, input);
     model.progress = late_progress(data);
     return score_set(model, data, rows, input.seed);
   };

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <sstream>
 
 #include "app/commands.h"
 #include "app/inputs.h"
@@ -10,10 +11,12 @@
 #include "app/stop.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "ddaebm/error.h"
 #include "ddaebm/io/file.h"
 #include "ddaebm/io/image.h"
+#include "ddaebm/io/plot.h"
 #include "ddaebm/train/compare.h"
 #include "ddaebm/train/energies.h"
 #include "ddaebm/train/ood.h"
@@ -44,7 +47,7 @@ struct Panel {
 };
 
 // What is done with the trained models besides their evaluation.
-enum class Use { none, tell_apart, energies };
+enum class Use { none, tell_apart, energies, curves };
 
 struct Artefact {
   const char* name;
@@ -192,7 +195,8 @@ const std::vector<Artefact>& artefacts() {
           {"T = 2", "cifar10-paper", {"diffusion.steps=2"}, {}},
           {"DDAEBM", "cifar10-paper", {}, {}},
           {"T = 8", "cifar10-paper", {"diffusion.steps=8"}, {}}}}},
-       "The paper shows a picture only."},
+       "The paper shows a picture only.",
+       Use::curves},
   };
   return all;
 }
@@ -245,12 +249,12 @@ std::string tell_apart_table(const Comparison& comparison, const Options& o) {
   for (const auto& row : comparison.rows) {
     if (row.runs.empty()) continue;
     const fs::path run = row.runs.front();
-    const std::string data = read_settings(run.string(), {}).data.name;
+    const DataConfig trained = read_settings(run.string(), {}).data;
     Model model = Model::load(run, parse_device(o.device));
     const auto scored = [&](const std::string& name) {
-      return score_set(model, name, read_inputs(name, model, {}), 0);
+      return score_set(model, name, read_inputs(name, model, trained, {}), 0);
     };
-    const ScoredSet inside = scored(data);
+    const ScoredSet inside = scored(trained.name);
     std::vector<ScoredSet> outside;
     for (const auto& name : o.outside) outside.push_back(scored(name));
     out += fmt::format("| {} |", row.label);
@@ -281,6 +285,30 @@ std::string energy_histograms(const Comparison& comparison, const Options& o,
     out += fmt::format("![{}]({}.png)\n\n", row.label, name);
   }
   return out;
+}
+
+// FID over thousands of images seen, a line a model; writes the chart beside the page.
+std::string fid_curves(const Comparison& comparison, const fs::path& folder,
+                       const std::string& name) {
+  std::vector<Series> lines;
+  for (const auto& row : comparison.rows) {
+    if (row.runs.empty()) continue;
+    Series line{row.label, {}};
+    std::istringstream metrics(read_file(row.runs.front() / "metrics.jsonl"));
+    for (std::string text; std::getline(metrics, text);) {
+      const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+      if (!json.is_object() || !json.contains("images")) continue;
+      for (const char* measure : {"fid", "fid768"}) {
+        if (!json.contains(measure) || !json[measure].is_number()) continue;
+        line.points.emplace_back(json["images"].get<double>() / 1000, json[measure].get<double>());
+        break;
+      }
+    }
+    lines.push_back(line);
+  }
+  const std::string file = name + "-curves.svg";
+  write_file(folder / file, line_chart("FID", "thousand images seen", lines, /*log_y=*/true));
+  return fmt::format("![FID over images seen]({})\n\n", file);
 }
 
 void show_list() {
@@ -334,6 +362,7 @@ void run(const Options& o) {
                         beside_the_paper(panel, result), panel.folder, figure);
     if (found->use == Use::tell_apart) page += tell_apart_table(result, o);
     if (found->use == Use::energies) page += energy_histograms(result, o, folder, found->name);
+    if (found->use == Use::curves) page += fid_curves(result, folder, found->name);
   }
   const fs::path file = folder / fmt::format("{}.md", found->name);
   write_file(file, page);

@@ -3,6 +3,7 @@
 
 #include "app/commands.h"
 #include "app/inputs.h"
+#include "app/presets.h"
 
 #include <fmt/format.h>
 
@@ -43,7 +44,8 @@ void run(const Options& o) {
   Model model = Model::load(o.run, parse_device(o.device));
   model.progress = late_progress("scores");
   const auto threshold = ending == ".csv" ? read_threshold(o.run) : std::nullopt;
-  const auto rows = read_inputs(o.data, model, {.split = o.split, .draws = o.n});
+  const auto rows =
+      read_inputs(o.data, model, read_settings(o.run, {}).data, {.split = o.split, .draws = o.n});
   const auto scores = model.log_density(rows);
   if (ending == ".npy") {
     write_npy(out, scores);

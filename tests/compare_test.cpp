@@ -61,6 +61,33 @@ TEST_F(Compare, KeepsWhatIsFinished) {
   EXPECT_EQ(comparison().size(), 2U);
 }
 
+TEST_F(Compare, WhatWasTrainedWithOtherSettingsIsNotTakenForFinished) {
+  ASSERT_EQ(run_app(command({"--variant", "small: net.trunk=[8]", "--budget", "4"})).code, 0);
+  const auto result = run_app(
+      command({"--variant", "small: net.trunk=[8]", "--budget", "4", "--set", "game.gamma=0.5"}));
+  EXPECT_EQ(result.code, 2);
+  EXPECT_NE(result.err.find("game.gamma"), std::string::npos) << result.err;
+}
+
+TEST_F(Compare, LabelsThatWouldShareAFolderAreRefused) {
+  const auto result = run_app(command(
+      {"--variant", "T 1: net.trunk=[8]", "--variant", "T=1: net.trunk=[9]", "--budget", "4"}));
+  EXPECT_EQ(result.code, 2);
+  EXPECT_NE(result.err.find("'T 1' and 'T=1'"), std::string::npos) << result.err;
+}
+
+TEST_F(Compare, AMethodThatCannotTakeTheDataIsARowWithoutNumbers) {
+  write_file(folder_.path() / "odd.csv", "1,2,3\n4,5,7\n2,2,1\n0,1,5\n3,4,4\n9,1,0\n");
+  const auto result =
+      run_app({"compare", (folder_.path() / "odd.csv").string(), "--methods", "mle,wgan0gp",
+               "--budget", "2", "--seeds", "2", "--out", out().string(), "--set",
+               "train.evaluation_samples=1000", "--set", "train.batch=4"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(comparison()["mle"]["seeds"], 0);
+  EXPECT_NE(comparison()["mle"]["failures"].dump().find("odd number"), std::string::npos);
+  EXPECT_EQ(comparison()["wgan0gp"]["seeds"], 2);
+}
+
 TEST_F(Compare, OneThatDivergesDoesNotStopTheOthers) {
   const auto result =
       run_app(command({"--variant", "wild: net.trunk=[8] train.divergence_limit=1e-9", "--variant",
@@ -86,7 +113,9 @@ TEST_F(Compare, BadWordsAreNamed) {
 TEST_F(Compare, ABudgetOfMinutesBecomesIterations) {
   const auto result = run_app(command({"--variant", "small: net.trunk=[8]", "--budget", "0.01m"}));
   ASSERT_EQ(result.code, 0) << result.err;
-  EXPECT_GE(comparison()["small"]["iterations"], 1);
+  EXPECT_GT(comparison()["small"]["iterations"], 1);
+  EXPECT_EQ(run_app(command({"--variant", "small: net.trunk=[8]", "--budget", "1m"})).code, 2)
+      << "what was begun with another budget is not taken for it";
   EXPECT_FALSE(fs::exists(out() / ".timing"));
 }
 

@@ -74,5 +74,30 @@ TEST(PlainMethods, RefuseImages) {
   }
 }
 
+// What annealing and Langevin steps on a trained model need.
+TEST(LogDensity, OfEveryMethodHasTheGradientOfItsValue) {
+  for (const char* name : {"bidvl", "coopnets", "ddaebm", "ddgan", "drl", "dsm", "ebmbb", "fce",
+                           "meg", "mle", "ssm", "vera", "wgan0gp"}) {
+    torch::manual_seed(1);
+    const auto method = method_settings(name)->build({2}, torch::kDouble);
+    method->module().eval();
+    const auto x = torch::tensor({{0.3, -0.7}, {1.1, 0.4}}, torch::kDouble).requires_grad_();
+    const auto value = method->log_density(x);
+    ASSERT_TRUE(value.requires_grad()) << name;
+    const auto slope = torch::autograd::grad({value.sum()}, {x})[0];
+    const torch::NoGradGuard no_grad;
+    constexpr double kStep = 1e-6;
+    for (int64_t k = 0; k < 2; ++k) {
+      const auto move = torch::zeros({1, 2}, torch::kDouble);
+      move[0][k] = kStep;
+      const auto measured =
+          (method->log_density(x + move) - method->log_density(x - move)) / (2 * kStep);
+      EXPECT_LT((measured - slope.select(1, k)).abs().max().item<double>(),
+                1e-4 * (1 + slope.abs().max().item<double>()))
+          << name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ddaebm::plain

@@ -82,7 +82,11 @@ Ddgan::Pairs Ddgan::pairs(const torch::Tensor& x0, const Draws& draws) {
 }
 
 Ddgan::Judgement Ddgan::discriminator_loss(const torch::Tensor& x0, const Draws& draws) {
-  const Pairs both = pairs(x0, draws);
+  Pairs both;
+  {
+    const torch::NoGradGuard no_grad;
+    both = pairs(x0, draws);
+  }
   Judgement out;
   out.penalty = torch::zeros({}, options_);
   if (config_.gamma > 0) {
@@ -94,7 +98,7 @@ Ddgan::Judgement Ddgan::discriminator_loss(const torch::Tensor& x0, const Draws&
   } else {
     out.real = discriminator_->forward(both.real, draws.t);
   }
-  out.fake = discriminator_->forward(both.fake.detach(), draws.t);
+  out.fake = discriminator_->forward(both.fake, draws.t);
   out.loss = at::softplus(-out.real).mean() + at::softplus(out.fake).mean() + out.penalty;
   return out;
 }
@@ -134,7 +138,6 @@ torch::Tensor Ddgan::step(const torch::Tensor& x0, const torch::Tensor& /*progre
 }
 
 torch::Tensor Ddgan::log_density(const torch::Tensor& x) {
-  const torch::NoGradGuard no_grad;
   const auto t = torch::zeros({x.size(0)}, options_.dtype(torch::kLong));
   const Steps at = process_.at(t, x.dim());
   auto total = torch::zeros({x.size(0)}, options_);

@@ -118,7 +118,6 @@ torch::Tensor Drl::step(const torch::Tensor& x0, const torch::Tensor& /*progress
 }
 
 torch::Tensor Drl::log_density(const torch::Tensor& x) {
-  const torch::NoGradGuard no_grad;
   const auto t = torch::zeros({x.size(0)}, options_.dtype(torch::kLong));
   return config_.density_scale / first_step_ * energy_->forward(first_scale_ * x, t);
 }

@@ -79,9 +79,10 @@ torch::Tensor Ebmbb::log_volume(const torch::Tensor& jacobian) const {
       power = power / power.diagonal(0, 1, 2).sum(1).view({-1, 1, 1});
       power = at::matmul(power, power);
     }
-    // A start that is at right angles to no vector of a symmetric matrix.
+    // A start that is seldom at right angles to the wanted vector; where it is, the bound is lost
+    // for that row, not the run.
     v = at::matmul(power, torch::arange(latent_, options_).cos().unsqueeze(1));  // [N, d, 1]
-    v = v / v.norm(2, {1}, /*keepdim=*/true);
+    v = v / v.norm(2, {1}, /*keepdim=*/true).clamp_min(1e-30);
   }
   const auto square = at::matmul(jacobian, v).square().sum({1, 2});
   return 0.5 * static_cast<double>(latent_) * (square + ridge).log();
@@ -125,10 +126,7 @@ torch::Tensor Ebmbb::step(const torch::Tensor& x0, const torch::Tensor& progress
       .detach();
 }
 
-torch::Tensor Ebmbb::log_density(const torch::Tensor& x) {
-  const torch::NoGradGuard no_grad;
-  return energy_->forward(x, {});
-}
+torch::Tensor Ebmbb::log_density(const torch::Tensor& x) { return energy_->forward(x, {}); }
 
 torch::Tensor Ebmbb::sample(int64_t n, Random& random) {
   const torch::NoGradGuard no_grad;

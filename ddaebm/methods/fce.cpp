@@ -63,10 +63,7 @@ torch::Tensor Fce::step(const torch::Tensor& x0, const torch::Tensor& progress, 
   return torch::stack({v, nll, energy_->c}).detach();
 }
 
-torch::Tensor Fce::log_density(const torch::Tensor& x) {
-  const torch::NoGradGuard no_grad;
-  return energy_->forward(x, {});
-}
+torch::Tensor Fce::log_density(const torch::Tensor& x) { return energy_->forward(x, {}); }
 
 torch::Tensor Fce::sample(int64_t n, Random& random) {
   const torch::NoGradGuard no_grad;

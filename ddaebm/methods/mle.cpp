@@ -27,7 +27,6 @@ torch::Tensor Mle::losses(const torch::Tensor& x0, Random& random) {
 }
 
 torch::Tensor Mle::log_density(const torch::Tensor& x) {
-  const torch::NoGradGuard no_grad;
   return energy_->forward(x, start(x.size(0)));
 }
 

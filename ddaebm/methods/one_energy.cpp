@@ -29,10 +29,7 @@ torch::Tensor OneEnergy::step(const torch::Tensor& x0, const torch::Tensor& /*pr
   return loss.detach().reshape({1});
 }
 
-torch::Tensor OneEnergy::log_density(const torch::Tensor& x) {
-  const torch::NoGradGuard no_grad;
-  return energy_->forward(x, {});
-}
+torch::Tensor OneEnergy::log_density(const torch::Tensor& x) { return energy_->forward(x, {}); }
 
 int64_t vector_dimension(const std::vector<int64_t>& event) {
   if (event.size() != 1) {

@@ -67,10 +67,7 @@ torch::Tensor PlainMethod::draw_latent(int64_t n, Random& random) const {
   return random.normal({n, latent_}, options_);
 }
 
-torch::Tensor PlainMethod::log_density(const torch::Tensor& x) {
-  const torch::NoGradGuard no_grad;
-  return energy(x);
-}
+torch::Tensor PlainMethod::log_density(const torch::Tensor& x) { return energy(x); }
 
 torch::Tensor PlainMethod::sample(int64_t n, Random& random) {
   const torch::NoGradGuard no_grad;

@@ -25,8 +25,7 @@ struct GlowConfig {
 // coordinate, an orthogonal map, and an affine coupling, which scales and shifts the second half of
 // the coordinates by what a network makes of the first. The orthogonal map turns the coordinates'
 // order round and then reflects by a learned vector. It stands for Glow's learned linear map,
-// without the inverse of a matrix: in two dimensions, with the scales about it, it is any linear
-// map.
+// without the inverse of a matrix.
 struct GlowImpl : torch::nn::Module {
   GlowImpl(int64_t dimension, const GlowConfig& config);
 

@@ -55,7 +55,9 @@ TimeMlpImpl::TimeMlpImpl(int64_t in, int64_t out, int64_t steps, const TimeMlpWi
   trunk.push_back(out);
   const int64_t joined = widths.x_branch.back() + widths.t_branch.back();
   net_.embeddings = register_buffer("embeddings", time_embeddings(steps, embedding));
-  net_.x_branch = register_module("x_branch", Mlp(in, widths.x_branch, norm))->layers();
+  net_.x_branch =
+      register_module("x_branch", Mlp(in, widths.x_branch, widths.branch_norm ? norm : Norm::none))
+          ->layers();
   net_.t_branch =
       register_module("t_branch", Mlp(embedding, widths.t_branch, Norm::none))->layers();
   net_.trunk = register_module("trunk", Mlp(joined, trunk, norm))->layers();

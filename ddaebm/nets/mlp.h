@@ -39,6 +39,7 @@ torch::Tensor time_embeddings(int64_t steps, int64_t width);
 // Hidden widths of one network: a branch for x, one for t, and what joins them.
 struct TimeMlpWidths {
   std::vector<int64_t> x_branch, t_branch, trunk;
+  bool branch_norm = true;  // whether norms, where there are any, are in the branch for x too
 };
 
 // A network by layers, or a flow, whose density is exact.
@@ -55,13 +56,16 @@ struct MlpConfig {
   int64_t latent = 2;
   int64_t code = 16;  // what the encoder's trunk gives to its two heads
   Norm norm = Norm::before;
+  bool branch_norm = true;
   EnergyKind energy = EnergyKind::mlp;
   NiceConfig nice;
 
-  TimeMlpWidths widths() const { return {branch, or_else(time_branch, branch), trunk}; }
+  TimeMlpWidths widths() const {
+    return {branch, or_else(time_branch, branch), trunk, branch_norm};
+  }
   TimeMlpWidths encoder_widths() const {
     return {or_else(encoder_branch, branch), or_else(time_branch, branch),
-            or_else(encoder_trunk, trunk)};
+            or_else(encoder_trunk, trunk), branch_norm};
   }
 
   void visit(Fields& f) {
@@ -75,6 +79,7 @@ struct MlpConfig {
     f("code", code, at_least(1), "width of the encoder's last layer before its heads");
     f("norm", norm, {"before", "after", "none"},
       "batch norm before or after the PReLU in generator and encoder, or none");
+    f("branch_norm", branch_norm, "whether the branch for x has such norms too");
     f("energy", energy, {"mlp", "nice"},
       "a network of the widths above, or a flow with an exact density");
     f.section("nice", nice);

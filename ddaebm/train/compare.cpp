@@ -66,6 +66,7 @@ double seconds_an_iteration(RunSettings& settings, const CompareOptions& options
   const fs::path folder = options.folder / ".timing";
   fs::remove_all(folder);
   train(short_run, {folder, options.device, /*resume=*/false, /*quiet=*/true}, stop);
+  if (stop != 0) return 1;
   std::map<int64_t, double> at;  // the losses' lines, not the evaluation's
   std::istringstream lines(read_file(folder / "metrics.jsonl"));
   for (std::string line; std::getline(lines, line);) {
@@ -77,19 +78,43 @@ double seconds_an_iteration(RunSettings& settings, const CompareOptions& options
          static_cast<double>(at.rbegin()->first - at.begin()->first);
 }
 
-void set_budget(RunSettings& settings, const CompareOptions& options,
-                const std::atomic<int>& stop) {
-  TrainConfig& train_config = settings.train;
-  if (options.iterations > 0) train_config.iterations = options.iterations;
-  if (options.minutes > 0) {
-    const double seconds = seconds_an_iteration(settings, options, stop);
-    train_config.iterations =
-        std::max<int64_t>(1, static_cast<int64_t>(60 * options.minutes / seconds));
+// Turns minutes into iterations, once: what was found is kept in the cell's folder.
+int64_t iterations_in(double minutes, RunSettings& settings, const fs::path& folder,
+                      const CompareOptions& options, const std::atomic<int>& stop) {
+  const fs::path file = folder / "budget.json";
+  if (const Json kept = read_json(file); kept.is_object()) {
+    if (kept["minutes"] != minutes) {
+      fail("{}: begun with a budget of {} minutes, now {}; choose another --out", folder.string(),
+           kept["minutes"].dump(), minutes);
+    }
+    return kept["iterations"];
   }
-  // What is chosen by validation is looked at twenty times.
-  train_config.evaluate_every =
-      settings.data.logit ? std::max<int64_t>(1, train_config.iterations / 20) : 0;
-  train_config.checkpoint_every = std::max<int64_t>(1, train_config.iterations / 10);
+  const double seconds = seconds_an_iteration(settings, options, stop);
+  const auto iterations = std::max<int64_t>(1, static_cast<int64_t>(60 * minutes / seconds));
+  if (stop == 0) {
+    fs::create_directories(folder);
+    write_file(file, Json{{"minutes", minutes}, {"iterations", iterations}}.dump() + "\n");
+  }
+  return iterations;
+}
+
+void set_budget(RunSettings& settings, const fs::path& folder, const CompareOptions& options,
+                const std::atomic<int>& stop) {
+  TrainConfig& config = settings.train;
+  if (options.iterations > 0) config.iterations = options.iterations;
+  if (options.minutes > 0) {
+    config.iterations = iterations_in(options.minutes, settings, folder, options, stop);
+  }
+  // Models of images are looked at on the way, and those that validation chooses among.
+  const auto part = [&](int64_t n) { return std::max<int64_t>(1, config.iterations / n); };
+  if (settings.data.logit) {
+    config.evaluate_every = part(20);
+  } else if (is_image_data(settings.data.name)) {
+    config.evaluate_every = part(10);
+  } else {
+    config.evaluate_every = 0;
+  }
+  config.checkpoint_every = std::min(config.checkpoint_every, part(10));
 }
 
 // The score of held-out data where that of validation data was best.
@@ -99,6 +124,7 @@ std::optional<double> best_on_validation(const fs::path& run) {
   for (std::string line; std::getline(lines, line);) {
     const auto json = Json::parse(line, nullptr, false);
     if (!json.is_object() || !json.contains("validation_score")) continue;
+    if (!json["validation_score"].is_number() || !json["held_out_score"].is_number()) continue;
     const double score = json["validation_score"];
     if (best && score <= *best) continue;
     best = score;
@@ -120,17 +146,23 @@ const std::vector<std::string> kOrder = {"kl",
                                          "sample_score",
                                          "seconds"};
 
+// Over the runs; a number that one of them lacks, being not finite, is left out.
 std::vector<ComparedNumber> numbers_of(const std::vector<fs::path>& runs) {
   std::map<std::string, std::vector<double>> values;
   for (const auto& run : runs) {
     const Json evaluation = read_json(run / "evaluation.json");
     for (const auto& [name, value] : evaluation.items()) {
-      if (value.is_number() && name != "iteration") values[name].push_back(value);
+      if (value.is_number() && name != "iteration" && name != "images") {
+        values[name].push_back(value);
+      }
     }
     if (const auto best = best_on_validation(run)) values["best_on_validation"].push_back(*best);
   }
+  // Seeds that run side by side share their time.
+  if (runs.size() > 1) values.erase("seconds");
   std::vector<ComparedNumber> numbers;
   for (const auto& [name, of_runs] : values) {
+    if (of_runs.size() != runs.size()) continue;
     ComparedNumber number{name};
     const auto n = static_cast<double>(of_runs.size());
     for (const double value : of_runs) number.mean += value / n;
@@ -211,43 +243,44 @@ void write_json(const fs::path& path, const Comparison& comparison) {
   write_file(path, json.dump(2) + "\n");
 }
 
-// Trains one contestant's seeds; what a user cannot mend by waiting ends up in the row.
+// Trains one contestant's seeds. What ends one of them ends up in the row; settings that differ
+// from those that were begun with are an Error.
 ComparedRow contest(Contestant& contestant, const CompareOptions& options,
                     const std::atomic<int>& stop) {
   RunSettings& settings = contestant.settings;
   const fs::path folder = options.folder / file_name(contestant.label);
-  // A budget of minutes was turned into iterations when the cell was begun.
-  const fs::path begun = seed_folder(folder, settings.seed) / "config.toml";
-  if (options.minutes > 0 && fs::exists(begun)) {
-    const int64_t seed = settings.seed;
-    settings = RunSettings(ConfigFile::parse(read_file(begun), begun.string()));
-    settings.seed = seed;
-  } else {
-    set_budget(settings, options, stop);
-  }
   ComparedRow row;
   row.label = contestant.label;
+  const auto attempt = [&](const auto& f) {
+    try {
+      f();
+    } catch (const Error& error) {
+      row.failures.emplace_back(error.what());
+    }
+  };
+  attempt([&] { set_budget(settings, folder, options, stop); });
+  if (stop != 0 || !row.failures.empty()) return row;
   row.iterations = settings.train.iterations;
   bool all = true;
   for (int64_t k = 0; k < options.seeds; ++k) {
-    all = all && is_finished(seed_folder(folder, settings.seed + k), row.iterations);
+    RunSettings of_seed = copy_of(settings);
+    of_seed.seed += k;
+    const RunFolder run{seed_folder(folder, of_seed.seed)};
+    if (fs::exists(run.config())) check_same_run(of_seed, run);
+    all = all && is_finished(run.path, row.iterations);
   }
   fmt::print(stderr, "{}: {}\n", contestant.label,
              all ? std::string("finished before") : fmt::format("{} iterations", row.iterations));
   if (!all && options.seeds > 1 && (settings.data.logit || !is_image_data(settings.data.name))) {
     const TrainOptions training{folder, options.device, /*resume=*/true, /*quiet=*/false};
-    row.failures = train_seeds(settings, training, options.seeds, stop).failures;
+    attempt([&] { row.failures = train_seeds(settings, training, options.seeds, stop).failures; });
   } else if (!all) {
     for (int64_t k = 0; k < options.seeds && stop == 0; ++k) {
       RunSettings of_seed = copy_of(settings);
       of_seed.seed += k;
       const TrainOptions training{seed_folder(folder, of_seed.seed), options.device,
                                   /*resume=*/true, /*quiet=*/false};
-      try {
-        train(of_seed, training, stop);
-      } catch (const Error& error) {
-        row.failures.push_back(fmt::format("seed {}: {}", of_seed.seed, error.what()));
-      }
+      attempt([&] { train(of_seed, training, stop); });
     }
   }
   for (int64_t k = 0; k < options.seeds; ++k) {
@@ -256,6 +289,22 @@ ComparedRow contest(Contestant& contestant, const CompareOptions& options,
   }
   row.numbers = numbers_of(row.runs);
   return row;
+}
+
+// Each has a folder of its own.
+void check_labels(const std::vector<Contestant>& contestants) {
+  std::map<std::string, std::string> taken;
+  for (const auto& contestant : contestants) {
+    const std::string name = file_name(contestant.label);
+    if (name.find_first_not_of('.') == std::string::npos) {
+      fail("'{}' cannot name a folder; use letters or digits", contestant.label);
+    }
+    const auto [other, is_new] = taken.emplace(name, contestant.label);
+    if (!is_new) {
+      fail("'{}' and '{}' would share the folder {}; rename one", other->second, contestant.label,
+           name);
+    }
+  }
 }
 
 }  // namespace
@@ -302,6 +351,7 @@ std::string table_of(const Comparison& comparison) {
 
 Comparison compare(std::vector<Contestant> contestants, const CompareOptions& options,
                    const std::atomic<int>& stop) {
+  check_labels(contestants);
   fs::create_directories(options.folder);
   Comparison comparison;
   for (auto& contestant : contestants) {

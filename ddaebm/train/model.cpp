@@ -149,7 +149,11 @@ torch::Tensor Model::exact_sample(int64_t n, uint64_t seed) {
   random.restart(Random::kSampling, 0);
   const auto y = random.normal({n, event_.at(0)}, options_);
   const auto t = torch::zeros({n}, options_.dtype(torch::kLong));
-  return units_.to_data(flow->flow->inverse(y, t)).to(torch::kCPU, torch::kFloat);
+  const Evaluating guard(method_->module());
+  const auto x = flow->flow->inverse(y, t);
+  // A method may add to its flow, such as a reference measure.
+  if (!torch::allclose(method_->log_density(x), flow->forward(x, t))) return {};
+  return units_.to_data(x).to(torch::kCPU, torch::kFloat);
 }
 
 torch::Tensor Model::changed(const torch::Tensor& x, uint64_t seed, const Change& change) {

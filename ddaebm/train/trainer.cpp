@@ -32,6 +32,8 @@ bool may_change(const std::string& key) {
          key == "train.keep" || key == "train.micro_batch" || key == "train.divergence_limit";
 }
 
+}  // namespace
+
 void check_same_run(RunSettings& wanted, const RunFolder& folder) {
   RunSettings was(ConfigFile::parse(read_file(folder.config()), folder.config().string()));
   const Fields a = was.fields();
@@ -48,6 +50,8 @@ void check_same_run(RunSettings& wanted, const RunFolder& folder) {
     }
   }
 }
+
+namespace {
 
 // Drops the lines of iterations that the run will do again. Returns the seconds that the rest took.
 double cut_metrics(const RunFolder& folder, int64_t iteration) {

@@ -30,6 +30,10 @@ struct TrainResult {
 // before stay. A folder that holds a run already is an Error unless it is resumed.
 TrainResult train(RunSettings& settings, const TrainOptions& options, const std::atomic<int>& stop);
 
+// An Error where the folder's run has other settings than are wanted, but for those that do not
+// touch what is computed.
+void check_same_run(RunSettings& wanted, const RunFolder& folder);
+
 // What several seeds' last evaluations gave.
 struct SeedNumber {
   std::string name;
