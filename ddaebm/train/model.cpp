@@ -142,7 +142,7 @@ torch::Tensor Model::sample(int64_t n, uint64_t seed) {
 torch::Tensor Model::exact_sample(int64_t n, uint64_t seed) {
   const auto children = method_->module().named_children();
   const auto* energy = children.find("energy");
-  const auto* flow = energy != nullptr ? dynamic_cast<NiceEnergy*>(energy->get()) : nullptr;
+  auto* flow = energy != nullptr ? dynamic_cast<NiceEnergy*>(energy->get()) : nullptr;
   if (flow == nullptr) return {};
   const torch::NoGradGuard no_grad;
   Random random(options_.device(), seed);
