@@ -78,33 +78,34 @@ double seconds_an_iteration(RunSettings& settings, const CompareOptions& options
          static_cast<double>(at.rbegin()->first - at.begin()->first);
 }
 
-// Turns minutes into iterations, once: what was found is kept in the cell's folder.
-int64_t iterations_in(double minutes, RunSettings& settings, const fs::path& folder,
-                      const CompareOptions& options, const std::atomic<int>& stop) {
-  const fs::path file = folder / "budget.json";
-  if (const Json kept = read_json(file); kept.is_object()) {
-    if (kept["minutes"] != minutes) {
-      fail("{}: begun with a budget of {} minutes, now {}; choose another --out", folder.string(),
-           kept["minutes"].dump(), minutes);
-    }
-    return kept["iterations"];
+// What a budget of minutes was turned into when a cell was begun; an Error where it was another.
+std::optional<int64_t> iterations_before(const fs::path& cell, double minutes) {
+  const Json kept = read_json(cell / "budget.json");
+  if (!kept.is_object()) return {};
+  if (kept["minutes"] != minutes) {
+    fail("{}: begun with a budget of {} minutes, now {}; choose another --out", cell.string(),
+         kept["minutes"].dump(), minutes);
   }
+  return kept["iterations"].get<int64_t>();
+}
+
+// How many iterations the minutes allow; kept in the cell's folder.
+int64_t measure_iterations(RunSettings& settings, const fs::path& cell,
+                           const CompareOptions& options, const std::atomic<int>& stop) {
   const double seconds = seconds_an_iteration(settings, options, stop);
-  const auto iterations = std::max<int64_t>(1, static_cast<int64_t>(60 * minutes / seconds));
+  const auto iterations =
+      std::max<int64_t>(1, static_cast<int64_t>(60 * options.minutes / seconds));
   if (stop == 0) {
-    fs::create_directories(folder);
-    write_file(file, Json{{"minutes", minutes}, {"iterations", iterations}}.dump() + "\n");
+    fs::create_directories(cell);
+    write_file(cell / "budget.json",
+               Json{{"minutes", options.minutes}, {"iterations", iterations}}.dump() + "\n");
   }
   return iterations;
 }
 
-void set_budget(RunSettings& settings, const fs::path& folder, const CompareOptions& options,
-                const std::atomic<int>& stop) {
+// How often a run is looked at and saved.
+void set_pace(RunSettings& settings) {
   TrainConfig& config = settings.train;
-  if (options.iterations > 0) config.iterations = options.iterations;
-  if (options.minutes > 0) {
-    config.iterations = iterations_in(options.minutes, settings, folder, options, stop);
-  }
   // Models of images are looked at on the way, and those that validation chooses among.
   const auto part = [&](int64_t n) { return std::max<int64_t>(1, config.iterations / n); };
   if (settings.data.logit) {
@@ -258,8 +259,17 @@ ComparedRow contest(Contestant& contestant, const CompareOptions& options,
       row.failures.emplace_back(error.what());
     }
   };
-  attempt([&] { set_budget(settings, folder, options, stop); });
+  if (options.iterations > 0) settings.train.iterations = options.iterations;
+  if (options.minutes > 0) {
+    if (const auto before = iterations_before(folder, options.minutes)) {
+      settings.train.iterations = *before;
+    } else {
+      attempt(
+          [&] { settings.train.iterations = measure_iterations(settings, folder, options, stop); });
+    }
+  }
   if (stop != 0 || !row.failures.empty()) return row;
+  set_pace(settings);
   row.iterations = settings.train.iterations;
   bool all = true;
   for (int64_t k = 0; k < options.seeds; ++k) {
