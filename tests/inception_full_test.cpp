@@ -9,9 +9,10 @@
 #include "refusals.h"
 #include "run_app.h"
 #include "temp_dir.h"
+#include <caffe2/serialize/inline_container.h>
 
 #include <gtest/gtest.h>
-#include <torch/csrc/jit/serialization/pickle.h>
+#include <torch/csrc/jit/serialization/pickler.h>
 #include <torch/nn/functional/upsampling.h>
 #include <torch/types.h>
 
@@ -158,7 +159,7 @@ class MakeUp : public Walk {
   Tensors state;
 };
 
-// Each tensor of the right shape but one number repeated, so that a file of it is small.
+// Each tensor of the right shape but one number repeated, which is quick and takes no memory.
 class OnlyShapes : public Walk {
  public:
   Tensor conv(const std::string& name, const Tensor& x, int64_t out, std::vector<int64_t> kernel,
@@ -183,7 +184,7 @@ class OnlyShapes : public Walk {
   Tensors state;
 };
 
-Tensors small_state() {
+Tensors plain_state() {
   OnlyShapes walk;
   Plain(walk).features(torch::zeros({1}).expand({1, 3, 299, 299}));
   walk.state["fc.weight"] = torch::full({1}, 0.125F).expand({1008, 2048});
@@ -194,14 +195,33 @@ Tensors small_state() {
 // As torch.save writes a state dict.
 void save_state(const std::filesystem::path& path, const Tensors& state) {
   c10::Dict<std::string, Tensor> dict;
-  for (const auto& [name, tensor] : state) dict.insert(name, tensor);
-  const auto bytes = torch::jit::pickle_save(dict);
-  write_file(path, {bytes.data(), bytes.size()});
+  for (const auto& [name, tensor] : state) dict.insert(name, tensor.contiguous());
+  std::string pickle;
+  torch::jit::Pickler pickler([&](const char* bytes, size_t n) { pickle.append(bytes, n); },
+                              nullptr, nullptr, nullptr, nullptr, /*tag_aggregates=*/false);
+  pickler.protocol();
+  pickler.pushIValue(dict);
+  pickler.stop();
+  caffe2::serialize::PyTorchStreamWriter archive(path.string());
+  archive.writeRecord("data.pkl", pickle.data(), pickle.size());
+  int64_t key = 0;
+  for (const auto& tensor : pickler.tensorData()) {
+    archive.writeRecord("data/" + std::to_string(key++), tensor.data_ptr(), tensor.nbytes());
+  }
+  archive.writeEndOfFile();
 }
 
 Tensor some_images(int64_t n, int64_t side = 32) {
   torch::manual_seed(5);
   return torch::randint(0, 256, {n, 3, side, side}, torch::kByte);
+}
+
+Tensors up_to_mixed_7(Tensors tensors) {
+  std::erase_if(tensors, [](const auto& entry) {
+    const auto starts = [&](const char* with) { return entry.first.rfind(with, 0) == 0; };
+    return starts("mixed_8") || starts("mixed_9") || starts("mixed_10") || starts("logits");
+  });
+  return tensors;
 }
 
 TEST(InceptionImport, FoldsAndNamesTheWholeNetwork) {
@@ -232,12 +252,7 @@ TEST(InceptionImport, FoldsAndNamesTheWholeNetwork) {
             1e-10 * logits.abs().max().item<double>());
 
   // The same file without its end gives the features of mixed_7, and says so.
-  Tensors partial = tensors;
-  std::erase_if(partial, [](const auto& entry) {
-    const auto starts = [&](const char* with) { return entry.first.rfind(with, 0) == 0; };
-    return starts("mixed_8") || starts("mixed_9") || starts("mixed_10") || starts("logits");
-  });
-  const Inception start("partial", partial, torch::kFloat);
+  const Inception start("partial", up_to_mixed_7(tensors), torch::kFloat);
   EXPECT_EQ(start.width(), 768);
   EXPECT_FALSE(start.has_logits());
   EXPECT_NE(start.settings(), net.settings());
@@ -266,7 +281,7 @@ TEST(InceptionImport, NamesWhatIsWrong) {
     EXPECT_EQ(text.rfind("x.pth: ", 0), 0U) << text;
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
-  const auto good = small_state();
+  const auto good = plain_state();
   EXPECT_EQ(refusal(good), "no error");
   auto state = good;
   state.erase("Mixed_7c.branch3x3_2b.bn.running_var");
@@ -291,7 +306,7 @@ TEST(InceptionImport, NamesWhatIsWrong) {
 TEST(InceptionImport, IsACommandThatFidThenUses) {
   const TempDir folder;
   const auto path = [&](const std::string& name) { return (folder.path() / name).string(); };
-  save_state(path("pt_inception.pth"), small_state());
+  save_state(path("pt_inception.pth"), plain_state());
   const auto made = run_app({"import", path("pt_inception.pth"), "--out", path("net.safetensors")});
   ASSERT_EQ(made.code, 0) << made.err;
   const auto file = read_safetensors(path("net.safetensors"));
@@ -300,47 +315,68 @@ TEST(InceptionImport, IsACommandThatFidThenUses) {
   EXPECT_NEAR(file.tensors.at("mixed_10_conv.bias")[7].item<double>(), 0.25, 1e-7);
   EXPECT_EQ(file.tensors.at("logits.weight").sizes(), at::IntArrayRef({1008, 2048}));
 
-  // Images, samples in [-1, 1], and statistics are told apart.
+  const auto fid = [&](const std::string& net, std::vector<std::string> words) {
+    words.insert(words.begin(), {"fid", "--inception", path(net)});
+    return run_app(words);
+  };
+  write_npy(path("images.npy"), some_images(6));
+  const auto jpeg =
+      fid("net.safetensors", {path("images.npy"), "--jpeg", "-n", "2", "--save", path("full.npz")});
+  ASSERT_EQ(jpeg.code, 0) << jpeg.err;
+  const auto statistics = read_statistics(path("full.npz"));
+  EXPECT_EQ(statistics.count, 2);
+  EXPECT_EQ(statistics.mean.size(0), 2048);
+  EXPECT_NE(statistics.source.find("JPEG"), std::string::npos) << statistics.source;
+  write_safetensors(path("partial.safetensors"), {up_to_mixed_7(file.tensors), {}});
+  const auto refused = fid("partial.safetensors", {path("images.npy"), path("full.npz")});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.err.find("2048 features"), std::string::npos) << refused.err;
+}
+
+TEST(FidCommand, TellsImagesSamplesAndStatisticsApart) {
+  const TempDir folder;
+  const auto path = [&](const std::string& name) { return (folder.path() / name).string(); };
+  write_safetensors(path("net.safetensors"),
+                    {up_to_mixed_7(import_inception("state", plain_state())), {}});
   const auto images = some_images(6);
   write_npy(path("images.npy"), images);
   write_npy(path("samples.npy"), images.to(torch::kFloat) / 127.5F - 1);
-  const std::vector<std::string> with = {"--inception", path("net.safetensors")};
   const auto fid = [&](std::vector<std::string> words) {
-    words.insert(words.begin(), "fid");
-    words.insert(words.end(), with.begin(), with.end());
+    words.insert(words.begin(), {"fid", "--inception", path("net.safetensors")});
     return run_app(words);
+  };
+  const auto value = [](const std::string& text) {
+    EXPECT_EQ(text.rfind("fid768 ", 0), 0U) << text;
+    return std::stod(text.substr(7));
   };
   const auto saved = fid({path("images.npy"), path("samples.npy"), "--save", path("s.npz")});
   ASSERT_EQ(saved.code, 0) << saved.err;
+  EXPECT_EQ(saved.out.rfind("statistics of 6 images", 0), 0U) << saved.out;
   const auto numbers = saved.out.substr(saved.out.find('\n') + 1);
-  EXPECT_EQ(numbers.rfind("fid ", 0), 0U) << saved.out;
-  EXPECT_LT(std::stod(numbers.substr(4)), 1e-6) << saved.out;
-  for (const char* word : {"kid ", "precision ", "recall "}) {
-    EXPECT_NE(numbers.find(word), std::string::npos) << saved.out;
+  EXPECT_LT(value(numbers), 1e-6);
+  for (const char* word : {"kid ", "precision 1 ", "recall 1 "}) {
+    EXPECT_NE(numbers.find(word), std::string::npos) << numbers;
   }
-  const auto statistics = read_statistics(path("s.npz"));
-  EXPECT_EQ(statistics.count, 6);
-  EXPECT_EQ(statistics.mean.size(0), 2048);
   const auto by_file = run_app({"fid", path("s.npz"), path("s.npz")});  // needs no network
   ASSERT_EQ(by_file.code, 0) << by_file.err;
-  EXPECT_LT(std::stod(by_file.out.substr(4)), 1e-6) << by_file.out;
-  const auto jpeg = fid({path("images.npy"), "--jpeg", "--save", path("jpeg.npz")});
-  ASSERT_EQ(jpeg.code, 0) << jpeg.err;
-  EXPECT_NE(read_statistics(path("jpeg.npz")).source.find("JPEG"), std::string::npos);
+  EXPECT_LT(value(by_file.out), 1e-6);
+  EXPECT_EQ(by_file.out.find("kid"), std::string::npos) << by_file.out;
+  const auto fewer = fid({path("images.npy"), path("s.npz"), "-n", "4"});
+  ASSERT_EQ(fewer.code, 0) << fewer.err;
+  EXPECT_GT(value(fewer.out), 1e-6);
 
-  const auto refused = [&](const App::Result& result, const char* part) {
+  const auto refused = [&](const std::vector<std::string>& words, const char* part) {
+    const auto result = fid(words);
     EXPECT_EQ(result.code, 2);
     EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
   };
-  refused(fid({path("images.npy")}), "second set");
-  refused(fid({path("s.npz"), path("s.npz"), "--jpeg"}), "not images");
-  refused(fid({path("absent"), path("s.npz")}), "neither images nor statistics");
-  refused(fid({path("images.npy"), "--save", path("s.csv")}), ".npz");
-  auto narrow = statistics;
-  narrow.mean = narrow.mean.slice(0, 0, 768);
-  narrow.covariance = narrow.covariance.slice(0, 0, 768).slice(1, 0, 768).contiguous();
-  write_statistics(path("narrow.npz"), narrow);
-  refused(fid({path("images.npy"), path("narrow.npz")}), "768 features");
+  refused({path("images.npy")}, "second set");
+  refused({path("s.npz"), path("s.npz"), "--jpeg"}, "not images");
+  refused({path("s.npz"), path("images.npy"), "--save", path("x.npz")}, "already");
+  refused({path("absent"), path("s.npz")}, "neither images nor statistics");
+  refused({path("images.npy"), "--save", path("s.csv")}, ".npz");
+  write_npy(path("table.npy"), torch::zeros({3, 4}));
+  refused({path("table.npy"), path("s.npz")}, "expected images");
 }
 
 TEST(InceptionScore, MeetsItsFormulaAndClosedForms) {
