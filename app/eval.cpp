@@ -148,8 +148,9 @@ void add_eval(CLI::App& app) {
   command->add_option("--device", o->device, "cpu, cuda or cuda:N")->capture_default_str();
   command->footer(
       "Known distributions: kl, js, hq, modes, mmd. Files: mean scores of held-out rows and of\n"
-      "samples, mmd. Images: those scores, fid768 where the Inception network is found, modes of\n"
-      "stackedmnist. Writes evaluation.json, a picture and report.html into the run folder.\n"
+      "samples, mmd. Images: those scores; where the Inception network is found (`ddaebm import`)\n"
+      "fid and inception_score, or fid768 where its file ends at mixed_7; modes of stackedmnist.\n"
+      "Writes evaluation.json, a picture and report.html into the run folder.\n"
       "log_z: by chains from a Gaussian, too low on average; log_z_reverse: by chains back from\n"
       "where those arrived, too high. They agree within their errors where --bridges are enough;\n"
       "log_z_effective says how many chains carry the weight.\n"

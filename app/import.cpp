@@ -9,7 +9,10 @@
 #include <fmt/format.h>
 
 #include "ddaebm/error.h"
+#include "ddaebm/io/safetensors.h"
 #include "ddaebm/io/torch_checkpoint.h"
+#include "ddaebm/metrics/inception.h"
+#include "ddaebm/metrics/inception_import.h"
 
 namespace ddaebm::app {
 namespace {
@@ -20,12 +23,28 @@ struct Options {
   int64_t size = 0;
 };
 
+void write_inception(const std::string& file, const std::map<std::string, torch::Tensor>& state,
+                     std::string out) {
+  const auto tensors = import_inception(file, state);
+  if (out.empty()) {
+    const auto folder = inception_folder();
+    std::filesystem::create_directories(folder);
+    out = (folder / kFullInception).string();
+  }
+  write_safetensors(out, {tensors, {{"network", "inception-2015-12-05"}}});
+  fmt::print("{}: the Inception network, for fid and inception_score\n", out);
+}
+
 void run(const Options& o) {
   AuthorsCheckpoint all;
   for (const auto& file : o.files) {
     const Pickle pickle = read_torch_checkpoint(file);
     for (const auto& name : pickle.inert_globals) {
       fmt::print(stderr, "{}: names {}, which was neither looked up nor called\n", file, name);
+    }
+    if (const auto state = inception_state(pickle.value)) {
+      if (o.files.size() > 1) fail("{}: the Inception network; import it by itself", file);
+      return write_inception(file, *state, o.out);
     }
     auto found = find_authors_networks(file, pickle.value);
     for (auto& [network, tensors] : found.networks) {
@@ -37,6 +56,7 @@ void run(const Options& o) {
     all.notes.insert(all.notes.end(), found.notes.begin(), found.notes.end());
     if (!all.global_step) all.global_step = found.global_step;
   }
+  if (o.out.empty()) fail("import: --out RUN is required, the run folder to make");
   auto changes = imported_settings(all);
   changes.insert(changes.end(), o.changes.begin(), o.changes.end());
   RunSettings settings = read_settings(o.preset, changes);
@@ -56,10 +76,17 @@ void run(const Options& o) {
 void add_import(CLI::App& app) {
   auto o = std::make_shared<Options>();
   auto* command = app.add_subcommand(
-      "import", "Make a run folder of PyTorch checkpoints of DDAEBM's or DDGAN's authors");
-  command->add_option("FILES", o->files, "content.pth, or netG_N.pth with netE_N.pth and others")
+      "import",
+      "Make a run folder of PyTorch checkpoints of DDAEBM's or DDGAN's authors, or\n"
+      "the weights that fid needs of pytorch-fid's file");
+  command
+      ->add_option("FILES", o->files,
+                   "content.pth, or netG_N.pth with netE_N.pth and others; or\n"
+                   "pt_inception-2015-12-05-6726825d.pth")
       ->required();
-  command->add_option("--out", o->out, "Run folder to make")->required();
+  command->add_option("--out", o->out,
+                      "Run folder to make; of the Inception network a file, default\n"
+                      "inception2015.safetensors in $DDAEBM_DATA, else ~/.cache/ddaebm");
   command->add_option("--preset", o->preset, "Settings for what the files do not say")
       ->capture_default_str();
   command
@@ -74,7 +101,8 @@ void add_import(CLI::App& app) {
       "file has them.\n"
       "Examples:\n"
       "  ddaebm import content.pth --out runs/authors\n"
-      "  ddaebm import netG_1200.pth --out runs/ddgan --preset cifar10-paper");
+      "  ddaebm import netG_1200.pth --out runs/ddgan --preset cifar10-paper\n"
+      "  ddaebm import pt_inception-2015-12-05-6726825d.pth");
   command->callback([o] { run(*o); });
 }
 

@@ -90,8 +90,8 @@ class Cli : public ::testing::Test {
 TempDir* Cli::folder_ = nullptr;
 
 TEST_F(Cli, HelpOfEveryCommandShowsAnExample) {
-  for (const char* command : {"train", "sample", "score", "eval", "ood", "report", "data",
-                              "settings", "check", "completion"}) {
+  for (const char* command : {"train", "sample", "score", "eval", "ood", "fid", "report", "data",
+                              "import", "settings", "check", "completion"}) {
     SCOPED_TRACE(command);
     const auto result = run_app({command, "--help"});
     EXPECT_EQ(result.code, 0);

@@ -170,8 +170,12 @@ TEST(Inception, NamesWhatIsWrongWithItsWeights) {
   file.tensors = {{"conv.weight", torch::full({32, 3, 3, 3}, NAN)}};
   expect(refusal(file), "not finite");
   file = blank_weights();
-  file.tensors["mixed_8_conv.bias"] = torch::zeros({1});
-  expect(refusal(file), "first 'mixed_8_conv.bias'");
+  file.tensors["mixed_7_tower_3_conv.bias"] = torch::zeros({1});
+  expect(refusal(file), "first 'mixed_7_tower_3_conv.bias'");
+  // A start of the network's end has to be all of it.
+  file = blank_weights();
+  file.tensors["mixed_8_tower_conv.bias"] = torch::zeros({192});
+  expect(refusal(file), "no tensor 'mixed_8_tower_conv.weight'");
 }
 
 TEST(Inception, SettingsTellWeightsApart) {
@@ -199,7 +203,9 @@ TEST(Inception, IsLookedForWhereItIsSaidToBe) {
   const ScopedVariable no_file("DDAEBM_INCEPTION", "");
   EXPECT_FALSE(find_inception());
   const auto text = error_of([] { inception_path(); });
-  EXPECT_NE(text.find(folder.path() / "home/.cache/ddaebm" / file_name), std::string::npos) << text;
+  EXPECT_NE(text.find(folder.path() / "home/.cache/ddaebm/inception2015.safetensors"),
+            std::string::npos)
+      << text;
   EXPECT_NE(text.find("DDAEBM_INCEPTION"), std::string::npos) << text;
 
   const auto cached = touch("home/.cache/ddaebm/" + file_name);
@@ -208,6 +214,8 @@ TEST(Inception, IsLookedForWhereItIsSaidToBe) {
   EXPECT_FALSE(find_inception());
   const auto in_data = touch("data/" + file_name);
   EXPECT_EQ(inception_path(), in_data);
+  const auto whole = touch("data/inception2015.safetensors");
+  EXPECT_EQ(inception_path(), whole);
   const ScopedVariable variable("DDAEBM_INCEPTION", folder.path() / "absent");
   EXPECT_FALSE(find_inception());
   EXPECT_NE(error_of([] { inception_path(); }).find("absent"), std::string::npos);

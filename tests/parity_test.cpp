@@ -473,6 +473,7 @@ bool run_fid(const Safetensors& file, Settings settings) {
   if (!weights) return false;
   const auto device = torch::cuda::is_available() ? torch::kCUDA : torch::kCPU;
   const Inception net(*weights, torch::TensorOptions(torch::kFloat).device(device));
+  if (net.width() != 768) return false;
   const Inception precise(*weights, torch::TensorOptions(torch::kDouble).device(device));
 
   std::map<std::string, torch::Tensor> features;

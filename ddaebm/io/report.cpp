@@ -23,6 +23,11 @@ const std::vector<std::pair<std::string, std::string>>& meanings() {
       {"kl", "KL(data ‖ model density) on a 400×400 grid, nats; 0 is perfect"},
       {"js", "Jensen–Shannon divergence of samples and data, nats; 0 is perfect"},
       {"hq", "share of samples within four deviations of a mode; 1 is perfect"},
+      {"fid",
+       "Fréchet distance of 2048 Inception features of samples and training images; 0 is perfect"},
+      {"inception_score", "exp KL(classes of a sample ‖ of all samples); higher is better"},
+      {"inception_score_10", "the same, mean over ten parts of the samples"},
+      {"inception_score_10_deviation", "its deviation over the parts"},
       {"fid768",
        "Fréchet distance of 768 Inception features of samples and training images; 0 is perfect"},
       {"modes", "modes that samples reach"},
@@ -201,10 +206,14 @@ void write_report(const fs::path& run_folder) {
   // FID is compared between programs by the time taken and by the images seen.
   const auto fid_chart = [&](const char* axis, const char* over, double unit) {
     const auto all = series_of(lines, over, unit);
-    const auto found = all.find("fid768");
-    if (found == all.end() || found->second.size() < 2) return std::string();
-    return line_chart(fmt::format("FID-768 over {}", axis), axis, {{"fid768", found->second}},
-                      true);
+    std::string charts;
+    for (const auto& [key, title] : {std::pair("fid", "FID"), std::pair("fid768", "FID-768")}) {
+      const auto found = all.find(key);
+      if (found == all.end() || found->second.size() < 2) continue;
+      charts +=
+          line_chart(fmt::format("{} over {}", title, axis), axis, {{key, found->second}}, true);
+    }
+    return charts;
   };
   const auto chart = [&](const char* title, const std::vector<std::string>& keys, bool log_y) {
     std::vector<Series> curves;

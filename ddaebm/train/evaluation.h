@@ -17,8 +17,9 @@ struct Evaluation {
   // In the order in which they are shown. Known distributions: kl, js, hq and modes where it has
   // modes, mmd. Files: mmd and mean scores of held-out rows and of samples, and of validation rows
   // where there are such. Images: those scores,
-  // fid768 where the Inception network's weights are there, and for StackedMNIST modes and
-  // modes_kl.
+  // fid, inception_score, and inception_score_10 (mean of ten parts) with its deviation where the
+  // Inception network's weights are there, fid768 where they go to mixed_7 only; and for
+  // StackedMNIST modes and modes_kl.
   std::vector<std::pair<std::string, double>> numbers;
   // Of 2-D data density beside data beside samples, of images samples beside data, with samples of
   // an exact density in between; else undefined.

@@ -9,6 +9,7 @@
 #include "ddaebm/metrics/digits.h"
 #include "ddaebm/metrics/fid.h"
 #include "ddaebm/metrics/inception.h"
+#include "ddaebm/metrics/inception_score.h"
 #include "ddaebm/train/progress.h"
 
 namespace ddaebm {
@@ -17,12 +18,22 @@ namespace {
 constexpr int64_t kScored = 1000;      // images whose mean score is shown
 constexpr int64_t kReference = 50000;  // training images that FID compares with
 constexpr int64_t kFeatureBatch = 1000;
+constexpr int64_t kClasses = 1000;  // of the 1008 logits, as TensorFlow's evaluators have it
+constexpr int64_t kParts = 10;
 constexpr int64_t kGrid = 8;  // columns and rows of a picture
 
+// `see` gets the features of each batch.
 FeatureStatistics statistics_of(const Inception& network, const torch::Tensor& images,
-                                const std::string& source) {
+                                const std::string& source,
+                                const std::function<void(const torch::Tensor&)>& see = nullptr) {
+  const auto progress = late_progress("Inception features");
   Moments moments;
-  for (const auto& part : images.split(kFeatureBatch)) moments.add(network.features(part));
+  for (const auto& part : images.split(kFeatureBatch)) {
+    const auto features = network.features(part);
+    moments.add(features);
+    if (see) see(features);
+    progress(moments.count(), images.size(0));
+  }
   return moments.statistics(network.settings(), source);
 }
 
@@ -32,7 +43,7 @@ FeatureStatistics reference(const Inception& network, DataSource& source, const 
   const std::string what =
       fmt::format("{} size {} crop {} limit {}, first {}", data.name, data.size,
                   fmt::join(data.crop, ","), data.limit, kReference);
-  const auto file = cache / "fid768_reference.npz";
+  const auto file = cache / (fid_name(network.width()) + "_reference.npz");
   if (!cache.empty() && std::filesystem::exists(file)) {
     auto kept = read_statistics(file);
     if (kept.settings == network.settings() && kept.source == what) return kept;
@@ -82,9 +93,24 @@ Evaluation evaluate_images(Model& model, DataSource& source, const DataConfig& d
                            model.log_density(generated.slice(0, 0, kScored)).mean().item<double>());
   if (const auto weights = find_inception(); weights && generated.size(1) == 3) {
     const Inception network(*weights, torch::TensorOptions(torch::kFloat).device(options.device));
-    out.numbers.emplace_back("fid768",
-                             frechet_distance(statistics_of(network, bytes, "samples"),
-                                              reference(network, source, data, options.cache)));
+    std::vector<torch::Tensor> logits;
+    const auto generated_statistics =
+        statistics_of(network, bytes, "samples", [&](const torch::Tensor& features) {
+          if (network.has_logits())
+            logits.push_back(network.logits(features).narrow(1, 0, kClasses));
+        });
+    out.numbers.emplace_back(
+        fid_name(network.width()),
+        frechet_distance(generated_statistics, reference(network, source, data, options.cache)));
+    if (!logits.empty()) {
+      const auto all = torch::cat(logits);
+      out.numbers.emplace_back("inception_score", inception_score(all, 1).mean);
+      if (all.size(0) >= kParts) {
+        const auto parts = inception_score(all, kParts);
+        out.numbers.emplace_back("inception_score_10", parts.mean);
+        out.numbers.emplace_back("inception_score_10_deviation", parts.std);
+      }
+    }
   }
   if (data.name == "stackedmnist") {
     const auto classifier = digit_classifier(data, options.device);
