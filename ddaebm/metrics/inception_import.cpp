@@ -94,7 +94,7 @@ Tensors import_inception(const std::string& where, Tensors theirs) {
   const auto take = [&](const std::string& name) {
     const auto found = theirs.find(name);
     if (found == theirs.end()) fail("{}: there is no tensor '{}'", where, name);
-    const torch::Tensor tensor = found->second;
+    torch::Tensor tensor = found->second;
     if (!tensor.is_floating_point()) fail("{}: tensor '{}' holds no real numbers", where, name);
     theirs.erase(found);
     return tensor;
