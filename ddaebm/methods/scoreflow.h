@@ -47,7 +47,7 @@ std::shared_ptr<EnergyNet> make_score_energy(int64_t dimension, const ScoreNetCo
 
 struct ScoreFlowConfig {
   bool importance = true;
-  int64_t ode_steps = 12;
+  int64_t ode_steps = 24;
 
   void visit(Fields& f) {
     f("importance", importance, "draw t by its weight in the loss, not uniformly");
