@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <sstream>
 
 #include "app/commands.h"
 #include "app/inputs.h"
@@ -11,11 +10,11 @@
 #include "app/stop.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "ddaebm/error.h"
 #include "ddaebm/io/file.h"
 #include "ddaebm/io/image.h"
+#include "ddaebm/io/metrics_lines.h"
 #include "ddaebm/io/plot.h"
 #include "ddaebm/train/compare.h"
 #include "ddaebm/train/energies.h"
@@ -227,7 +226,7 @@ std::string beside_the_paper(const Panel& panel, const Comparison& ours) {
   std::string out;
   for (size_t i = 0; i < panel.cells.size(); ++i) {
     for (const auto& number : panel.cells[i].paper) {
-      const ComparedNumber* found = ours.rows[i].find(number.name);
+      const SeedNumber* found = ours.rows[i].find(number.name);
       out +=
           fmt::format("| {} | {} | {:g} | {} |\n", panel.cells[i].label, number.name, number.value,
                       found == nullptr ? std::string("–") : fmt::format("{:.4g}", found->mean));
@@ -294,10 +293,8 @@ std::string fid_curves(const Comparison& comparison, const fs::path& folder,
   for (const auto& row : comparison.rows) {
     if (row.runs.empty()) continue;
     Series line{row.label, {}};
-    std::istringstream metrics(read_file(row.runs.front() / "metrics.jsonl"));
-    for (std::string text; std::getline(metrics, text);) {
-      const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-      if (!json.is_object() || !json.contains("images")) continue;
+    for (const auto& json : read_metrics(row.runs.front() / "metrics.jsonl")) {
+      if (!json.contains("images")) continue;
       for (const char* measure : {"fid", "fid768"}) {
         if (!json.contains(measure) || !json[measure].is_number()) continue;
         line.points.emplace_back(json["images"].get<double>() / 1000, json[measure].get<double>());

@@ -1,7 +1,6 @@
 #include "ddaebm/io/report.h"
 
 #include <map>
-#include <sstream>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -9,6 +8,7 @@
 #include "ddaebm/error.h"
 #include "ddaebm/io/file.h"
 #include "ddaebm/io/markup.h"
+#include "ddaebm/io/metrics_lines.h"
 #include "ddaebm/io/plot.h"
 
 namespace ddaebm {
@@ -43,18 +43,6 @@ const std::vector<std::pair<std::string, std::string>>& meanings() {
       {"log_likelihood", "mean log-density of rows not trained on, normalised, nats"},
       {"log_likelihood_error", "its standard deviation"}};
   return all;
-}
-
-std::vector<Json> read_lines(const fs::path& path) {
-  std::vector<Json> found;
-  if (!fs::exists(path)) return found;
-  std::istringstream lines(read_file(path));
-  for (std::string line; std::getline(lines, line);) {
-    auto json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    // A line that a killed run left half written is passed over.
-    if (json.is_object() && json.contains("iteration")) found.push_back(std::move(json));
-  }
-  return found;
 }
 
 // name -> points (`over` / unit, value), over all lines that have both.
@@ -156,7 +144,7 @@ pre{background:var(--card);padding:.8rem;border-radius:6px;overflow:auto;font-si
 }  // namespace
 
 void write_report(const fs::path& run_folder) {
-  const auto lines = read_lines(run_folder / "metrics.jsonl");
+  const auto lines = read_metrics(run_folder / "metrics.jsonl");
   const auto series = series_of(lines, "iteration");
   const std::string name = fs::absolute(run_folder).lexically_normal().filename().string();
   std::string body = fmt::format("<h1>{}</h1>\n", escape(name));

@@ -29,8 +29,7 @@ torch::Tensor Bidvl::latent_error(const torch::Tensor& fake, const torch::Tensor
 torch::Tensor Bidvl::reconstruction_loss(const torch::Tensor& x, Random& random) {
   const Gaussian q = infer(x);
   const auto z = q.mean + (0.5 * q.log_variance).exp() * random.normal(q.mean.sizes(), options_);
-  const auto kl = 0.5 * (q.mean.square() + q.log_variance.exp() - q.log_variance - 1.0).sum(1);
-  return ((x - generator_(z)).square().sum(1) + kl).mean();
+  return ((x - generator_(z)).square().sum(1) + kl_to_prior(q)).mean();
 }
 
 torch::Tensor Bidvl::step(const torch::Tensor& x0, const torch::Tensor& /*progress*/,

@@ -20,11 +20,6 @@ torch::Tensor latent_nll(const torch::Tensor& z, const Gaussian& q) {
   return 0.5 * (q.log_variance + (z - q.mean).square() / (1e-6 + q.log_variance.exp())).sum(1);
 }
 
-// KL(N(mean, exp(log_variance)) || N(0, I)), [N].
-torch::Tensor kl_to_prior(const Gaussian& q) {
-  return 0.5 * (q.mean.square() + q.log_variance.exp() - q.log_variance - 1.0).sum(1);
-}
-
 }  // namespace
 
 Ddaebm::Ddaebm(const Schedule& schedule, const GameConfig& game, Networks networks, int64_t latent,
@@ -347,16 +342,12 @@ struct DdaebmSettings : MethodSettings {
                                       make_vector_networks(event[0], diffusion.steps, net),
                                       net.latent, event, options);
     }
-    if (event.size() != 3 || event[1] != event[2]) {
-      fail("data of shape [{}]: expected vectors [D] or square images [C, S, S]; set data.size",
-           fmt::join(event, ", "));
-    }
+    const ImageShape image = image_shape(event);
     at::globalContext().setAllowTF32CuDNN(image_net.precision != Precision::float32);
     at::globalContext().setAllowTF32CuBLAS(image_net.precision != Precision::float32);
-    return std::make_unique<Ddaebm>(
-        Schedule(diffusion), game,
-        make_image_networks({event[0], event[1]}, diffusion.steps, image_net), image_net.latent,
-        event, options);
+    return std::make_unique<Ddaebm>(Schedule(diffusion), game,
+                                    make_image_networks(image, diffusion.steps, image_net),
+                                    image_net.latent, event, options);
   }
 };
 

@@ -194,13 +194,9 @@ struct DdganSettings : MethodSettings {
       return std::make_unique<Ddgan>(Schedule(diffusion), game, pair_networks.energy,
                                      networks.generator, net.latent, event, options);
     }
-    if (event.size() != 3 || event[1] != event[2]) {
-      fail("data of shape [{}]: expected vectors [D] or square images [C, S, S]; set data.size",
-           fmt::join(event, ", "));
-    }
+    const ImageShape image = image_shape(event);
     at::globalContext().setAllowTF32CuDNN(image_net.precision != Precision::float32);
     at::globalContext().setAllowTF32CuBLAS(image_net.precision != Precision::float32);
-    const ImageShape image{event[0], event[1]};
     ImageNetConfig one_output = image_net;
     one_output.latent = 1;
     const auto discriminator = std::make_shared<ImageDiscriminator>(

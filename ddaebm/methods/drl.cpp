@@ -145,11 +145,8 @@ struct DrlSettings : MethodSettings {
   }
   std::unique_ptr<Method> build(const std::vector<int64_t>& event,
                                 const torch::TensorOptions& options) const override {
-    if (event.size() != 1) {
-      fail("data of shape [{}]: method 'drl' is for vectors [D]; for images set method=ddaebm",
-           fmt::join(event, ", "));
-    }
-    return std::make_unique<Drl>(game, make_vector_networks(event[0], game.levels, net).energy,
+    const auto dimension = vector_dimension(event);
+    return std::make_unique<Drl>(game, make_vector_networks(dimension, game.levels, net).energy,
                                  event, options);
   }
 };

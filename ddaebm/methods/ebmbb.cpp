@@ -145,16 +145,13 @@ struct EbmbbSettings : MethodSettings {
   }
   std::unique_ptr<Method> build(const std::vector<int64_t>& event,
                                 const torch::TensorOptions& options) const override {
-    if (event.size() != 1) {
-      fail("data of shape [{}]: method 'ebmbb' is for vectors [D]; for images set method=ddaebm",
-           fmt::join(event, ", "));
-    }
-    if (net.latent > event[0]) {
+    const auto dimension = vector_dimension(event);
+    if (net.latent > dimension) {
       fail("net.latent is {}, data have {} columns; a volume needs net.latent of {} at most",
-           net.latent, event[0], event[0]);
+           net.latent, dimension, dimension);
     }
-    const auto energy = make_plain_energy(event[0], net);
-    return std::make_unique<Ebmbb>(game, energy, make_plain_generator(event[0], net), net.latent,
+    const auto energy = make_plain_energy(dimension, net);
+    return std::make_unique<Ebmbb>(game, energy, make_plain_generator(dimension, net), net.latent,
                                    options);
   }
 };

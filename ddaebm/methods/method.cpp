@@ -19,6 +19,14 @@
 
 namespace ddaebm {
 
+int64_t vector_dimension(const std::vector<int64_t>& event) {
+  if (event.size() != 1) {
+    fail("data of shape [{}]: this method is for vectors [D]; choose other data, or method ddaebm",
+         fmt::join(event, ", "));
+  }
+  return event[0];
+}
+
 std::unique_ptr<MethodSettings> method_settings(const std::string& name) {
   static const std::map<std::string, std::unique_ptr<MethodSettings> (*)()> methods = {
       {"bidvl", bidvl_settings},

@@ -62,6 +62,9 @@ class Method {
   virtual torch::Tensor regenerated(const torch::Tensor& /*x*/, Random& /*random*/) { return {}; }
 };
 
+// D of data of shape [D]; an Error where they are no vectors.
+int64_t vector_dimension(const std::vector<int64_t>& event);
+
 // A method's settings, and the only way to make it.
 class MethodSettings {
  public:

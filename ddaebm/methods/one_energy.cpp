@@ -1,7 +1,5 @@
 #include "ddaebm/methods/one_energy.h"
 
-#include "ddaebm/error.h"
-
 namespace ddaebm {
 
 OneEnergy::OneEnergy(std::shared_ptr<EnergyNet> energy, const torch::TensorOptions& options)
@@ -30,13 +28,5 @@ torch::Tensor OneEnergy::step(const torch::Tensor& x0, const torch::Tensor& /*pr
 }
 
 torch::Tensor OneEnergy::log_density(const torch::Tensor& x) { return energy_->forward(x, {}); }
-
-int64_t vector_dimension(const std::vector<int64_t>& event) {
-  if (event.size() != 1) {
-    fail("data of shape [{}]: this method is for vectors [D]; choose other data, or method ddaebm",
-         fmt::join(event, ", "));
-  }
-  return event[0];
-}
 
 }  // namespace ddaebm

@@ -28,7 +28,4 @@ class OneEnergy : public Method {
   std::shared_ptr<torch::nn::Module> module_;
 };
 
-// D of data of shape [D]; an Error where they are no vectors.
-int64_t vector_dimension(const std::vector<int64_t>& event);
-
 }  // namespace ddaebm

@@ -2,18 +2,7 @@
 
 #include <algorithm>
 
-#include "ddaebm/error.h"
-
 namespace ddaebm {
-namespace {
-
-int64_t dimension_of(const std::vector<int64_t>& event) {
-  if (event.size() == 1) return event[0];
-  fail("data of shape [{}]: this method is for vectors [D]; use method = \"ddaebm\" for images",
-       fmt::join(event, ", "));
-}
-
-}  // namespace
 
 Contrast contrast(EnergyNet& energy, const torch::Tensor& real, const torch::Tensor& fake,
                   const ContrastConfig& config) {
@@ -40,7 +29,7 @@ Frozen::~Frozen() {
 
 PlainMethod::PlainMethod(const std::vector<int64_t>& event, const PlainConfig& net,
                          const torch::TensorOptions& options)
-    : dimension_(dimension_of(event)),
+    : dimension_(vector_dimension(event)),
       latent_(net.latent),
       options_(options),
       module_(std::make_shared<torch::nn::Module>("plain")),

@@ -2,6 +2,8 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
+#include "ddaebm/error.h"
+
 namespace ddaebm {
 
 ops::ValueAndGradient EnergyNet::value_and_gradient(const torch::Tensor& x,
@@ -10,6 +12,18 @@ ops::ValueAndGradient EnergyNet::value_and_gradient(const torch::Tensor& x,
   const auto value = forward(input, t);
   return {value, torch::autograd::grad({value.sum()}, {input}, {}, /*retain_graph=*/true,
                                        /*create_graph=*/true)[0]};
+}
+
+torch::Tensor kl_to_prior(const Gaussian& q) {
+  return 0.5 * (q.mean.square() + q.log_variance.exp() - q.log_variance - 1.0).sum(1);
+}
+
+ImageShape image_shape(const std::vector<int64_t>& event) {
+  if (event.size() != 3 || event[1] != event[2]) {
+    fail("data of shape [{}]: expected vectors [D] or square images [C, S, S]; set data.size",
+         fmt::join(event, ", "));
+  }
+  return {event[0], event[1]};
 }
 
 std::vector<torch::Tensor> GeneratorNet::guesses(const torch::Tensor& x_next,

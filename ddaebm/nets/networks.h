@@ -46,6 +46,8 @@ struct GeneratorNet : torch::nn::Module {
 struct Gaussian {
   torch::Tensor mean, log_variance;
 };
+// KL(N(mean, exp(log_variance)) || N(0, I)), [N].
+torch::Tensor kl_to_prior(const Gaussian& q);
 struct EncoderNet : torch::nn::Module {
   virtual Gaussian forward(const torch::Tensor& x_t, const torch::Tensor& x_next,
                            const torch::Tensor& t) = 0;
@@ -64,6 +66,8 @@ Networks make_vector_networks(int64_t dimension, int64_t steps, const MlpConfig&
 struct ImageShape {
   int64_t channels, size;
 };
+// Of data [C, S, S]; an Error where they are no square images.
+ImageShape image_shape(const std::vector<int64_t>& event);
 Networks make_image_networks(const ImageShape& image, int64_t steps, const ImageNetConfig& config);
 // The encoder alone.
 std::shared_ptr<EncoderNet> make_image_encoder(const ImageShape& image, int64_t steps,

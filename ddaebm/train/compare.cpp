@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <sstream>
 
 #include <nlohmann/json.hpp>
 
@@ -12,8 +11,8 @@
 #include "ddaebm/io/file.h"
 #include "ddaebm/io/image.h"
 #include "ddaebm/io/markup.h"
+#include "ddaebm/io/metrics_lines.h"
 #include "ddaebm/train/checkpoint.h"
-#include "ddaebm/train/trainer.h"
 
 namespace ddaebm {
 namespace {
@@ -45,10 +44,6 @@ bool is_finished(const fs::path& run, int64_t iterations) {
   return json.is_object() && json.contains("iteration") && json["iteration"] == iterations;
 }
 
-RunSettings copy_of(RunSettings& settings) {
-  return RunSettings(ConfigFile::parse(settings.to_toml(), "settings"));
-}
-
 fs::path seed_folder(const fs::path& folder, int64_t seed) {
   return folder / fmt::format("seed-{}", seed);
 }
@@ -57,7 +52,7 @@ fs::path seed_folder(const fs::path& folder, int64_t seed) {
 double seconds_an_iteration(RunSettings& settings, const CompareOptions& options,
                             const std::atomic<int>& stop) {
   constexpr int64_t kWarm = 10;
-  RunSettings short_run = copy_of(settings);
+  RunSettings short_run = settings.copy();
   TrainConfig& train_config = short_run.train;
   train_config.iterations = 4 * kWarm;
   train_config.log_every = kWarm;
@@ -68,10 +63,8 @@ double seconds_an_iteration(RunSettings& settings, const CompareOptions& options
   train(short_run, {folder, options.device, /*resume=*/false, /*quiet=*/true}, stop);
   if (stop != 0) return 1;
   std::map<int64_t, double> at;  // the losses' lines, not the evaluation's
-  std::istringstream lines(read_file(folder / "metrics.jsonl"));
-  for (std::string line; std::getline(lines, line);) {
-    const auto json = Json::parse(line, nullptr, false);
-    if (json.is_object() && json.contains("lr")) at[json["iteration"]] = json["seconds"];
+  for (const Json& json : read_metrics(folder / "metrics.jsonl")) {
+    if (json.contains("lr")) at[json["iteration"]] = json["seconds"];
   }
   fs::remove_all(folder);
   return (at.rbegin()->second - at.begin()->second) /
@@ -121,10 +114,8 @@ void set_pace(RunSettings& settings) {
 // The score of held-out data where that of validation data was best.
 std::optional<double> best_on_validation(const fs::path& run) {
   std::optional<double> best, chosen;
-  std::istringstream lines(read_file(run / "metrics.jsonl"));
-  for (std::string line; std::getline(lines, line);) {
-    const auto json = Json::parse(line, nullptr, false);
-    if (!json.is_object() || !json.contains("validation_score")) continue;
+  for (const Json& json : read_metrics(run / "metrics.jsonl")) {
+    if (!json.contains("validation_score")) continue;
     if (!json["validation_score"].is_number() || !json["held_out_score"].is_number()) continue;
     const double score = json["validation_score"];
     if (best && score <= *best) continue;
@@ -150,7 +141,7 @@ const std::vector<std::string> kOrder = {"kl",
                                          "seconds"};
 
 // Over the runs; a number that one of them lacks, being not finite, is left out.
-std::vector<ComparedNumber> numbers_of(const std::vector<fs::path>& runs) {
+std::vector<SeedNumber> numbers_of(const std::vector<fs::path>& runs) {
   std::map<std::string, std::vector<double>> values;
   for (const auto& run : runs) {
     const Json evaluation = read_json(run / "evaluation.json");
@@ -163,18 +154,8 @@ std::vector<ComparedNumber> numbers_of(const std::vector<fs::path>& runs) {
   }
   // Seeds that run side by side share their time.
   if (runs.size() > 1) values.erase("seconds");
-  std::vector<ComparedNumber> numbers;
-  for (const auto& [name, of_runs] : values) {
-    if (of_runs.size() != runs.size()) continue;
-    ComparedNumber number{name};
-    const auto n = static_cast<double>(of_runs.size());
-    for (const double value : of_runs) number.mean += value / n;
-    double squares = 0;
-    for (const double value : of_runs) squares += std::pow(value - number.mean, 2);
-    if (of_runs.size() > 1) number.deviation = std::sqrt(squares / (n - 1));
-    numbers.push_back(number);
-  }
-  const auto place = [](const ComparedNumber& number) {
+  auto numbers = summary(values, runs.size());
+  const auto place = [](const SeedNumber& number) {
     return std::find(kOrder.begin(), kOrder.end(), number.name) - kOrder.begin();
   };
   std::stable_sort(numbers.begin(), numbers.end(),
@@ -275,7 +256,7 @@ ComparedRow contest(Contestant& contestant, const CompareOptions& options,
   row.iterations = settings.train.iterations;
   bool all = true;
   for (int64_t k = 0; k < options.seeds; ++k) {
-    RunSettings of_seed = copy_of(settings);
+    RunSettings of_seed = settings.copy();
     of_seed.seed += k;
     const RunFolder run{seed_folder(folder, of_seed.seed)};
     if (fs::exists(run.config())) check_same_run(of_seed, run);
@@ -288,7 +269,7 @@ ComparedRow contest(Contestant& contestant, const CompareOptions& options,
     attempt([&] { row.failures = train_seeds(settings, training, options.seeds, stop).failures; });
   } else if (!all) {
     for (int64_t k = 0; k < options.seeds && stop == 0; ++k) {
-      RunSettings of_seed = copy_of(settings);
+      RunSettings of_seed = settings.copy();
       of_seed.seed += k;
       const TrainOptions training{seed_folder(folder, of_seed.seed), options.device,
                                   /*resume=*/true, /*quiet=*/false};
@@ -321,7 +302,7 @@ void check_labels(const std::vector<Contestant>& contestants) {
 
 }  // namespace
 
-const ComparedNumber* ComparedRow::find(const std::string& name) const {
+const SeedNumber* ComparedRow::find(const std::string& name) const {
   for (const auto& number : numbers) {
     if (number.name == name) return &number;
   }
@@ -347,7 +328,7 @@ std::string table_of(const Comparison& comparison) {
   for (const auto& row : comparison.rows) {
     out += fmt::format("| {} |", row.label);
     for (const auto& name : names) {
-      const ComparedNumber* number = row.find(name);
+      const SeedNumber* number = row.find(name);
       if (number == nullptr) {
         out += " – |";
       } else if (row.runs.size() > 1) {

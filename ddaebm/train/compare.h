@@ -9,6 +9,7 @@
 #include <torch/types.h>
 
 #include "ddaebm/train/settings.h"
+#include "ddaebm/train/trainer.h"
 
 namespace ddaebm {
 
@@ -28,18 +29,13 @@ struct CompareOptions {
   double minutes = 0;
 };
 
-// A number of an evaluation over the seeds that finished; the deviation of one is zero.
-struct ComparedNumber {
-  std::string name;
-  double mean = 0.0, deviation = 0.0;
-};
 struct ComparedRow {
   std::string label;
-  std::vector<ComparedNumber> numbers;
+  std::vector<SeedNumber> numbers;
   std::vector<std::filesystem::path> runs;  // of the seeds that finished
   int64_t iterations = 0;
   std::vector<std::string> failures;  // what ended the other seeds
-  const ComparedNumber* find(const std::string& name) const;
+  const SeedNumber* find(const std::string& name) const;
 };
 struct Comparison {
   std::vector<ComparedRow> rows;

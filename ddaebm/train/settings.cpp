@@ -19,4 +19,6 @@ Fields RunSettings::fields() {
 
 std::string RunSettings::to_toml() { return ddaebm::to_toml(fields()); }
 
+RunSettings RunSettings::copy() { return RunSettings(ConfigFile::parse(to_toml(), "settings")); }
+
 }  // namespace ddaebm

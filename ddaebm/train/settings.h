@@ -47,6 +47,7 @@ struct RunSettings {
   explicit RunSettings(const ConfigFile& file);
   Fields fields();
   std::string to_toml();
+  RunSettings copy();
 
   std::string method = "ddaebm";
   int64_t seed = 0;

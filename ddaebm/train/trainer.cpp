@@ -13,6 +13,7 @@
 #include "ddaebm/error.h"
 #include "ddaebm/io/file.h"
 #include "ddaebm/io/image.h"
+#include "ddaebm/io/metrics_lines.h"
 #include "ddaebm/io/report.h"
 #include "ddaebm/tf32.h"
 #include "ddaebm/train/evaluation.h"
@@ -57,15 +58,11 @@ namespace {
 double cut_metrics(const RunFolder& folder, int64_t iteration) {
   double seconds = 0;
   if (!std::filesystem::exists(folder.metrics())) return seconds;
-  std::istringstream lines(read_file(folder.metrics()));
   std::string kept;
-  for (std::string line; std::getline(lines, line);) {
-    const auto json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    // A killed run may have left its last line half written.
-    if (!json.is_object() || !json.contains("iteration")) continue;
+  for (const Json& json : read_metrics(folder.metrics())) {
     const auto& of = json["iteration"];
     if (!of.is_number_integer() || of.get<int64_t>() > iteration) continue;
-    kept += line + "\n";
+    kept += json.dump() + "\n";
     if (json.contains("seconds") && json["seconds"].is_number()) seconds = json["seconds"];
   }
   write_file(folder.metrics(), kept);
@@ -385,9 +382,7 @@ namespace {
 // One of several seeds, with what its Training refers to.
 struct Seed {
   Seed(RunSettings& common, const TrainOptions& given, int64_t number)
-      : settings(ConfigFile::parse(common.to_toml(), "settings")),
-        options(given),
-        lane(given.device) {
+      : settings(common.copy()), options(given), lane(given.device) {
     settings.seed = common.seed + number;
     options.folder /= fmt::format("seed-{}", settings.seed);
     options.quiet = true;
@@ -399,7 +394,8 @@ struct Seed {
   bool active = true;
 };
 
-// Of each number that all have.
+}  // namespace
+
 std::vector<SeedNumber> summary(const std::map<std::string, std::vector<double>>& values,
                                 size_t seeds) {
   std::vector<SeedNumber> numbers;
@@ -415,8 +411,6 @@ std::vector<SeedNumber> summary(const std::map<std::string, std::vector<double>>
   }
   return numbers;
 }
-
-}  // namespace
 
 SeedsResult train_seeds(RunSettings& settings, const TrainOptions& options, int64_t count,
                         const std::atomic<int>& stop) {

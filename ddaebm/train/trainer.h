@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,11 +35,16 @@ TrainResult train(RunSettings& settings, const TrainOptions& options, const std:
 // touch what is computed.
 void check_same_run(RunSettings& wanted, const RunFolder& folder);
 
-// What several seeds' last evaluations gave.
+// A number of an evaluation over several seeds; the deviation of one seed is zero.
 struct SeedNumber {
   std::string name;
-  double mean = 0.0, deviation = 0.0;  // of those that finished; the deviation of one is zero
+  double mean = 0.0, deviation = 0.0;
 };
+// Of each number that all of the seeds have: name -> values.
+std::vector<SeedNumber> summary(const std::map<std::string, std::vector<double>>& values,
+                                size_t seeds);
+
+// What several seeds' last evaluations gave, of those that finished.
 struct SeedsResult {
   bool finished = false;
   std::vector<std::string> failures;  // of seeds that had to stop, what `train` says of them
