@@ -179,6 +179,12 @@ TEST(Calibration, ImagesAreRefused) {
   }
 }
 
+TEST(Calibration, AReferenceIsRefused) {
+  RunSettings settings(
+      ConfigFile::parse("[game]\ncalibrate = true\nreference_std = 1.5\n", "my.toml"));
+  EXPECT_THROW(settings.method_settings->build({2}, kDouble), Error);
+}
+
 TEST(WaveMlp, SecondDerivativesAreFiniteDifferences) {
   Random random(torch::kCPU, 1);
   const WaveMlp net(2, 1, 3, std::vector<int64_t>{6, 5, 4}, 3);

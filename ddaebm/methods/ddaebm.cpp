@@ -389,6 +389,10 @@ struct DdaebmSettings : MethodSettings {
   }
   std::unique_ptr<Method> build(const std::vector<int64_t>& event,
                                 const torch::TensorOptions& options) const override {
+    if (game.calibrate && game.reference_std > 0) {
+      fail("game.reference_std is {} and game.calibrate is set; set one of them to 0 or false",
+           game.reference_std);
+    }
     if (event.size() == 1) {
       // Calibrated, the energy has a time more for each step: that step's generated points.
       const int64_t energy_times = (game.calibrate ? 2 : 1) * diffusion.steps;
