@@ -59,7 +59,9 @@ install(FILES cmake/LibTorch.cmake ${PROJECT_BINARY_DIR}/ddaebmConfig.cmake
 
 set(torch_cflags "${TORCH_CXX_FLAGS}")
 foreach(folder ${TORCH_INCLUDE_DIRS})
-  string(APPEND torch_cflags " -isystem ${folder}")
+  if(NOT folder STREQUAL /usr/include)  # which compilers know, and want to look at last
+    string(APPEND torch_cflags " -isystem ${folder}")
+  endif()
 endforeach()
 set(torch_libs "-ltorch -ltorch_cpu -lc10")
 if(DDAEBM_CUDA)
