@@ -402,7 +402,7 @@ TEST_F(Cli, ManualAndCompletionsHaveEveryCommandAndOption) {
     for (const auto& word : matches(help.substr(0, help.find("Example")), option)) {
       SCOPED_TRACE(name + " --" + word);
       EXPECT_NE(manual.find("fB--" + word + "fR"), std::string::npos);
-      EXPECT_NE(bash.find(" --" + word), std::string::npos);
+      EXPECT_NE(bash.find("--" + word), std::string::npos);
       EXPECT_NE(zsh.find("'--" + word + ":"), std::string::npos);
       EXPECT_NE(fish.find("-l '" + word + "'"), std::string::npos);
     }

@@ -12,6 +12,7 @@
 
 #include "ddaebm/error.h"
 #include "ddaebm/io/file.h"
+#include "ddaebm/methods/plain_method.h"
 
 namespace ddaebm {
 namespace {
@@ -124,6 +125,7 @@ Exported export_torchscript(Model& model, const std::filesystem::path& file) {
   const torch::NoGradGuard no_grad;
   Method& method = model.method();
   method.module().eval();
+  const Frozen weights(method.module());  // to use, not to train
   const Units& units = model.units();
   const auto device = units.shift.device();
   const auto floats = torch::TensorOptions(torch::kFloat).device(device);
@@ -163,9 +165,6 @@ Exported export_torchscript(Model& model, const std::filesystem::path& file) {
     }
     module.define("def sample(self, n: int) -> Tensor:\n  return self.generate(" + arguments +
                   ")\n");
-  }
-  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
-    module.setattr(item.name, item.value.detach());  // weights to use, not to train
   }
   std::ostringstream bytes;
   module.save(bytes);
