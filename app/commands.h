@@ -20,9 +20,11 @@ void add_fid(CLI::App& app);
 void add_report(CLI::App& app);
 void add_data(CLI::App& app);
 void add_import(CLI::App& app);
+void add_export(CLI::App& app);
 void add_settings(CLI::App& app);
 void add_check(CLI::App& app);
 void add_completion(CLI::App& app);
+void add_manual(CLI::App& app);
 
 // One line an evaluation: "kl 0.91  js 0.021  hq 0.98".
 void show_numbers(const std::vector<std::pair<std::string, double>>& numbers);

@@ -41,9 +41,11 @@ int run(int argc, char** argv) {
   ddaebm::app::add_report(app);
   ddaebm::app::add_data(app);
   ddaebm::app::add_import(app);
+  ddaebm::app::add_export(app);
   ddaebm::app::add_settings(app);
   ddaebm::app::add_check(app);
   ddaebm::app::add_completion(app);
+  ddaebm::app::add_manual(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

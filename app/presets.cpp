@@ -12,9 +12,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Where asked for, else as installed beside the program, else in the source tree.
 fs::path preset_folder() {
   const char* given = std::getenv("DDAEBM_PRESETS");
-  return given != nullptr ? given : DDAEBM_PRESETS;
+  if (given != nullptr) return given;
+  std::error_code error;
+  const auto installed = fs::read_symlink("/proc/self/exe", error).parent_path().parent_path() /
+                         "share/ddaebm/presets";
+  return fs::is_directory(installed, error) ? installed : fs::path(DDAEBM_PRESETS);
 }
 
 }  // namespace

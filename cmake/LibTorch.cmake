@@ -22,7 +22,7 @@ if(NOT Torch_FOUND)
 endif()
 
 # An imported target keeps torch's include folders out of our warnings.
-add_library(ddaebm_torch INTERFACE)
+add_library(ddaebm_torch INTERFACE IMPORTED GLOBAL)
 target_include_directories(ddaebm_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
 separate_arguments(torch_flags UNIX_COMMAND "${TORCH_CXX_FLAGS}")
 target_compile_options(ddaebm_torch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${torch_flags}>)

@@ -19,6 +19,7 @@ struct Bounds {
   double high = std::numeric_limits<double>::infinity();
   bool low_is_allowed = true;
 };
+// Bounds as settings name them.
 inline Bounds at_least(double low) { return {.low = low}; }
 inline Bounds more_than(double low) { return {.low = low, .low_is_allowed = false}; }
 inline Bounds between(double low, double high) { return {.low = low, .high = high}; }

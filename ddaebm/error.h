@@ -16,6 +16,7 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Throws an Error with a message as fmt::format makes it.
 template <class... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
   throw Error(fmt::format(format, std::forward<Args>(args)...));

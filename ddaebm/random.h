@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <mutex>
 
 #include <ATen/Context.h>
@@ -30,7 +31,11 @@ class Random {
     generator_.set_current_seed(mix(mix(seed_ ^ mix(stream)) ^ step));
   }
 
+  // Where set, it supplies what `normal` gives: an export has noise as its input.
+  std::function<torch::Tensor(at::IntArrayRef shape)> supply_normal;
+
   torch::Tensor normal(at::IntArrayRef shape, const torch::TensorOptions& options) {
+    if (supply_normal) return supply_normal(shape);
     return at::randn(shape, generator_, options.device(device_));
   }
   torch::Tensor uniform(at::IntArrayRef shape, const torch::TensorOptions& options) {

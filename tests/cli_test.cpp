@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <regex>
+#include <set>
 #include <thread>
 
 #include "run_app.h"
@@ -91,7 +93,7 @@ TempDir* Cli::folder_ = nullptr;
 
 TEST_F(Cli, HelpOfEveryCommandShowsAnExample) {
   for (const char* command : {"train", "sample", "score", "eval", "ood", "fid", "report", "data",
-                              "import", "settings", "check", "completion"}) {
+                              "import", "export", "settings", "check", "completion", "manual"}) {
     SCOPED_TRACE(command);
     const auto result = run_app({command, "--help"});
     EXPECT_EQ(result.code, 0);
@@ -115,7 +117,8 @@ TEST_F(Cli, UnknownWordsAreRefused) {
   expect_refused({"sample", path("run")}, {"-o", "--help"});
   expect_refused({"sample", path("run"), "-n", "0", "-o", path("x.csv")}, {"-n"});
   expect_refused({"sample", path("run"), "-n", "many", "-o", path("x.csv")}, {"many"});
-  expect_refused({"completion", "fish"}, {"bash or zsh"});
+  expect_refused({"completion", "tcsh"}, {"bash, zsh or fish"});
+  expect_refused({"export", path("run"), "-o", path("model.onnx")}, {".pt"});
   expect_refused({"data", "lost"}, {"--help"});
 }
 
@@ -354,21 +357,71 @@ TEST_F(Cli, SettingsArePrintedInFullAndReadBack) {
   EXPECT_EQ(read_file(path("run/config.toml")), first.out);
 }
 
-TEST_F(Cli, CompletionIsBashThatParses) {
-  for (const char* shell : {"bash", "zsh"}) {
+TEST_F(Cli, CompletionsParseWhereTheirShellIsThere) {
+  for (const std::string shell : {"bash", "zsh", "fish"}) {
     const auto result = run_app({"completion", shell});
     ASSERT_EQ(result.code, 0) << result.err;
-    write_file(path("completion.sh"), result.out);
-    EXPECT_EQ(std::system(("bash -n " + path("completion.sh")).c_str()), 0);
-    for (const char* word : {"train", "--resume", "--device", "complete -o filenames"}) {
-      EXPECT_NE(result.out.find(word), std::string::npos) << word;
+    write_file(path("completion." + shell), result.out);
+    if (std::system(("command -v " + shell + " >/dev/null").c_str()) == 0) {
+      EXPECT_EQ(std::system((shell + " -n " + path("completion." + shell)).c_str()), 0);
     }
   }
-  const std::string ask = "source " + path("completion.sh") +
+  const std::string ask = "source " + path("completion.bash") +
                           "; COMP_WORDS=(ddaebm tr); COMP_CWORD=1; _ddaebm; "
                           "[ \"${COMPREPLY[0]}\" = train ]";
-  write_file(path("completion.sh"), run_app({"completion", "bash"}).out);
   EXPECT_EQ(std::system(("bash -c '" + ask + "'").c_str()), 0);
+}
+
+// Whatever --help names.
+TEST_F(Cli, ManualAndCompletionsHaveEveryCommandAndOption) {
+  const auto without = [](std::string text, char c) {
+    text.erase(std::remove(text.begin(), text.end(), c), text.end());
+    return text;
+  };
+  const std::string manual = without(run_app({"manual"}).out, '\\');
+  const std::string bash = run_app({"completion", "bash"}).out;
+  const std::string zsh = run_app({"completion", "zsh"}).out;
+  const std::string fish = run_app({"completion", "fish"}).out;
+  const std::regex command("^  ([a-z]+) ", std::regex::multiline);
+  const std::regex option("--([a-z][a-z-]*)");
+  const auto matches = [](const std::string& text, const std::regex& what) {
+    std::set<std::string> found;
+    for (std::sregex_iterator i(text.begin(), text.end(), what), end; i != end; ++i) {
+      found.insert((*i)[1]);
+    }
+    return found;
+  };
+  const std::string top = run_app({"--help"}).out;
+  const auto commands = matches(top.substr(top.find("Subcommands:")), command);
+  EXPECT_EQ(commands.count("train"), 1U);
+  EXPECT_EQ(commands.count("manual"), 0U) << "is for packages";
+  for (const auto& name : commands) {
+    EXPECT_NE(manual.find(".SS ddaebm " + name), std::string::npos) << name;
+    EXPECT_NE(fish.find("__fish_seen_subcommand_from " + name + "'"), std::string::npos) << name;
+    const std::string help = run_app({name, "--help"}).out;
+    for (const auto& word : matches(help.substr(0, help.find("Example")), option)) {
+      SCOPED_TRACE(name + " --" + word);
+      EXPECT_NE(manual.find("fB--" + word + "fR"), std::string::npos);
+      EXPECT_NE(bash.find("--" + word), std::string::npos);
+      EXPECT_NE(zsh.find("'--" + word + ":"), std::string::npos);
+      EXPECT_NE(fish.find("-l '" + word + "'"), std::string::npos);
+    }
+  }
+}
+
+TEST_F(Cli, ExportSaysWhatTheFileCanDo) {
+  const auto result = run_app({"export", path("run"), "-o", path("model.pt")});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.out.find("score(x)"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("sample(n)"), std::string::npos) << result.out;
+  write_file(path("dsm.toml"),
+             "method = \"dsm\"\n[data]\nname = \"moons\"\n[train]\niterations = 2\n"
+             "evaluation_samples = 1000\n[net]\nenergy_hidden = [8]\n"
+             "[langevin]\nsteps = 3\n");
+  ASSERT_EQ(run_app({"train", path("dsm.toml"), "--quiet", "--out", path("dsm")}).code, 0);
+  const auto scores_only = run_app({"export", path("dsm"), "-o", path("dsm.pt")});
+  ASSERT_EQ(scores_only.code, 0) << scores_only.err;
+  EXPECT_NE(scores_only.out.find("no sample(n)"), std::string::npos) << scores_only.out;
 }
 
 TEST_F(Cli, CheckFindsEveryOperatorRight) {

@@ -51,14 +51,32 @@ class ToySource : public DataSource {
   Units units_;
 };
 
+// Rows and columns in float64; what has no number is an Error.
+torch::Tensor checked_rows(torch::Tensor rows, const std::string& name) {
+  if (rows.dim() == 1) rows = rows.unsqueeze(1);
+  if (rows.dim() != 2 || rows.size(1) == 0) {
+    fail("{}: an array of shape {}, expected rows and columns", name, fmt::join(rows.sizes(), "x"));
+  }
+  if (rows.size(0) == 0) fail("{}: no rows", name);
+  rows = rows.to(torch::kCPU, torch::kDouble);
+  const auto bad = rows.isfinite().logical_not().nonzero();
+  if (bad.numel() > 0) {
+    fail("{}: row {}, column {} is {}; remove or fill such cells first", name,
+         bad[0][0].item<int64_t>() + 1, bad[0][1].item<int64_t>() + 1,
+         rows[bad[0][0].item<int64_t>()][bad[0][1].item<int64_t>()].item<double>());
+  }
+  return rows;
+}
+
 class TableSource : public DataSource {
  public:
-  TableSource(const DataConfig& config, torch::Device device) {
-    auto rows = read_rows(config.name);
+  // rows [N, D] float64, finite.
+  TableSource(torch::Tensor rows, const DataConfig& config, torch::Device device,
+              const std::string& name) {
     const int64_t n = rows.size(0);
-    if (n < 2) fail("{}: {} row; training needs two at least", config.name, n);
+    if (n < 2) fail("{}: {} row; training needs two at least", name, n);
     units_ = config.standardise == Standardise::never ? identity_units(rows.size(1))
-                                                      : standard_units(rows, config.name);
+                                                      : standard_units(rows, name);
     // Which rows are held out depends on the file alone, not on the run's seed, so that runs
     // compare.
     Random random(torch::kCPU);
@@ -101,19 +119,12 @@ torch::Tensor read_rows(const std::string& path) {
   } else {
     fail("{}: expected a .csv, .npy or .npz file", path);
   }
-  if (rows.dim() == 1) rows = rows.unsqueeze(1);
-  if (rows.dim() != 2 || rows.size(1) == 0) {
-    fail("{}: an array of shape {}, expected rows and columns", path, fmt::join(rows.sizes(), "x"));
-  }
-  if (rows.size(0) == 0) fail("{}: no rows", path);
-  rows = rows.to(torch::kDouble);
-  const auto bad = rows.isfinite().logical_not().nonzero();
-  if (bad.numel() > 0) {
-    fail("{}: row {}, column {} is {}; remove or fill such cells first", path,
-         bad[0][0].item<int64_t>() + 1, bad[0][1].item<int64_t>() + 1,
-         rows[bad[0][0].item<int64_t>()][bad[0][1].item<int64_t>()].item<double>());
-  }
-  return rows;
+  return checked_rows(rows, path);
+}
+
+std::unique_ptr<DataSource> open_rows(const torch::Tensor& rows, const DataConfig& config,
+                                      torch::Device device, const std::string& name) {
+  return std::make_unique<TableSource>(checked_rows(rows, name), config, device, name);
 }
 
 void ReadHooks::warn_on_stderr(const std::string& warning) {
@@ -129,7 +140,7 @@ std::unique_ptr<DataSource> open_data(const DataConfig& config, torch::Device de
     fail("data.name '{}' is neither a built-in set nor a file; `ddaebm data list` shows the sets",
          config.name);
   }
-  return std::make_unique<TableSource>(config, device);
+  return std::make_unique<TableSource>(read_rows(config.name), config, device, config.name);
 }
 
 }  // namespace ddaebm

@@ -13,8 +13,10 @@
 
 namespace ddaebm {
 
+// Whether columns are shifted and scaled.
 enum class Standardise { automatic, always, never };
 
+// What data, and how they are taken; `visit` says what each setting means.
 struct DataConfig {
   std::string name = "25gaussians";
   Standardise standardise = Standardise::automatic;
@@ -105,6 +107,11 @@ class DataSource {
 // `device`. The seed is that of the run; it decides what data from disk come in which step.
 std::unique_ptr<DataSource> open_data(const DataConfig& config, torch::Device device,
                                       const ReadHooks& hooks = {}, uint64_t seed = 0);
+
+// Rows [N, D] that are in memory, as those of a file are taken: some held out, standardised. `name`
+// stands in errors.
+std::unique_ptr<DataSource> open_rows(const torch::Tensor& rows, const DataConfig& config,
+                                      torch::Device device, const std::string& name = "rows");
 
 // Rows [N, D] float64 of a .npy, .npz (one array) or .csv file; NaN and infinities are errors that
 // name the row.

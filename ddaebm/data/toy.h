@@ -24,6 +24,7 @@ class Toy {
   virtual double mode_std() const { return 0.0; }
 };
 
+// A line of `toy_list`.
 struct ToyInfo {
   std::string name;
   std::string description;
@@ -32,6 +33,7 @@ struct ToyInfo {
 const std::vector<ToyInfo>& toy_list();
 // An unknown name is an Error that lists the known ones.
 std::unique_ptr<Toy> make_toy(const std::string& name);
+// Whether there is one of that name.
 bool is_toy(const std::string& name);
 
 }  // namespace ddaebm

@@ -27,8 +27,10 @@ int64_t vector_dimension(const std::vector<int64_t>& event) {
   return event[0];
 }
 
-std::unique_ptr<MethodSettings> method_settings(const std::string& name) {
-  static const std::map<std::string, std::unique_ptr<MethodSettings> (*)()> methods = {
+namespace {
+
+std::map<std::string, MakeSettings>& known_methods() {
+  static std::map<std::string, MakeSettings> methods = {
       {"bidvl", bidvl_settings},
       {"coopnets", coopnets_settings},
       {"ddaebm", ddaebm_settings},
@@ -44,6 +46,17 @@ std::unique_ptr<MethodSettings> method_settings(const std::string& name) {
       {"vera", vera_settings},
       {"wgan0gp", wgan0gp_settings},
   };
+  return methods;
+}
+
+}  // namespace
+
+void add_method(const std::string& name, MakeSettings make) {
+  if (!known_methods().emplace(name, make).second) fail("method '{}' is known already", name);
+}
+
+std::unique_ptr<MethodSettings> method_settings(const std::string& name) {
+  const auto& methods = known_methods();
   const auto found = methods.find(name);
   if (found == methods.end()) {
     std::vector<std::string> known;

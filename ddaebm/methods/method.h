@@ -76,6 +76,12 @@ class MethodSettings {
                                         const torch::TensorOptions& options) const = 0;
 };
 
+// Makes a method's settings with their defaults.
+using MakeSettings = std::unique_ptr<MethodSettings> (*)();
+// Makes a method of a program's own known by a name, before settings that name it are read. A name
+// that is taken is an Error.
+void add_method(const std::string& name, MakeSettings make);
+
 // An unknown name is an Error that lists the known ones.
 std::unique_ptr<MethodSettings> method_settings(const std::string& name);
 

@@ -23,11 +23,13 @@ double false_positive_rate(std::span<const double> inside, std::span<const doubl
 struct Interval {
   double value = 0.0, low = 0.0, high = 0.0;
 };
+// How intervals are made.
 struct Bootstrap {
   int64_t resamples = 1000;
   double coverage = 0.95;
   uint64_t seed = 0;
 };
+// What `separation` finds.
 struct Separation {
   Interval auroc, average_precision, false_positive_rate;  // the last at 95 % of `inside`
 };

@@ -48,11 +48,13 @@ struct Gaussian {
 };
 // KL(N(mean, exp(log_variance)) || N(0, I)), [N].
 torch::Tensor kl_to_prior(const Gaussian& q);
+// q_psi itself.
 struct EncoderNet : torch::nn::Module {
   virtual Gaussian forward(const torch::Tensor& x_t, const torch::Tensor& x_next,
                            const torch::Tensor& t) = 0;
 };
 
+// All three.
 struct Networks {
   std::shared_ptr<EnergyNet> energy;
   std::shared_ptr<GeneratorNet> generator;
@@ -73,6 +75,7 @@ struct ImageShape {
 };
 // Of data [C, S, S]; an Error where they are no square images.
 ImageShape image_shape(const std::vector<int64_t>& event);
+// All three of them.
 Networks make_image_networks(const ImageShape& image, int64_t steps, const ImageNetConfig& config);
 // The encoder alone.
 std::shared_ptr<EncoderNet> make_image_encoder(const ImageShape& image, int64_t steps,

@@ -37,6 +37,7 @@ struct NiceImpl : torch::nn::Module {
   // log p(x), normalised, [N].
   torch::Tensor log_density(const torch::Tensor& x, const torch::Tensor& t = {}) const;
 
+  // One layer of a coupling's network; what is not there is undefined.
   struct Layer {
     torch::Tensor weight, bias, slope;  // slope: of a PReLU
     torch::Tensor time_weight, time_bias, time_slope;

@@ -7,8 +7,8 @@
 
 namespace ddaebm {
 
-// Networks of methods without a diffusion, for vectors.
 enum class PlainActivation { prelu, silu };
+// Networks of methods without a diffusion, for vectors.
 struct PlainConfig {
   EnergyKind energy = EnergyKind::mlp;
   std::vector<int64_t> energy_hidden = {300, 300, 300};

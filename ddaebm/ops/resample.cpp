@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include <ATen/TracerMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "ddaebm/ops/gpu.h"
@@ -15,6 +16,8 @@ constexpr std::array<double, 4> kTaps = {0.125, 0.375, 0.375, 0.125};
 
 // [to, from]: output o is the sum of taps k times input o * step + k - pad, zero beyond the ends.
 Tensor filter_matrix(int64_t from, int64_t to, int64_t step, int64_t pad, const Tensor& like) {
+  // A constant of a trace, which does not see how it is filled.
+  const at::tracer::impl::NoTracerDispatchMode untraced;
   auto matrix = torch::zeros({to, from}, torch::kDouble);
   auto at = matrix.accessor<double, 2>();
   for (int64_t o = 0; o < to; ++o) {

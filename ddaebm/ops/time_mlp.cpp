@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include <ATen/TracerMode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -263,6 +264,9 @@ bool has_norm(const TimeMlpParts& net) {
          net.trunk.front().norm.scale.defined();
 }
 
+// A trace sees LibTorch's operators, not our kernels.
+bool traced() { return at::tracer::impl::is_dispatch_enabled(); }
+
 }  // namespace
 
 std::vector<Tensor> parameters(const TimeMlpParts& net) {
@@ -278,13 +282,14 @@ std::vector<Tensor> parameters(const TimeMlpParts& net) {
 }
 
 Tensor time_mlp(const TimeMlpParts& net, const Tensor& x, const Tensor& t, bool training) {
-  if (has_norm(net) && (net.norm_after_prelu || !training)) {
+  if (traced() || (has_norm(net) && (net.norm_after_prelu || !training))) {
     return reference::time_mlp(net, x, t, training);
   }
   return Evaluate::apply(x, at::TensorList(parameters(net)), Call{net, t});
 }
 
 ValueAndGradient time_mlp_and_gradient(const TimeMlpParts& net, const Tensor& x, const Tensor& t) {
+  if (traced()) return reference::time_mlp_and_gradient(net, x, t);
   const auto out = EvaluateWithGradient::apply(x, at::TensorList(parameters(net)), Call{net, t});
   return {out[0], out[1]};
 }

@@ -6,6 +6,7 @@
 
 namespace ddaebm::ops {
 
+// A batch norm's parameters and statistics.
 struct BatchNorm {
   torch::Tensor scale, shift;                    // [C]
   torch::Tensor running_mean, running_variance;  // [C], moved in training

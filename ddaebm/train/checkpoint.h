@@ -11,7 +11,7 @@
 
 namespace ddaebm {
 
-// A run's folder: config.toml, metrics.jsonl, checkpoint-<iteration>.safetensors, evaluation.json,
+// A run's folder: config.toml, metrics.jsonl, checkpoint-ITERATION.safetensors, evaluation.json,
 // density.png (of 2-D data) or samples.png (of images), report.html; ood.json, ood.png and
 // threshold.json where they were asked for.
 struct RunFolder {

@@ -7,6 +7,7 @@
 
 namespace ddaebm {
 
+// A tensor as checkpoints know it.
 struct NamedTensor {
   std::string name;
   torch::Tensor tensor;

@@ -89,8 +89,12 @@ Model Model::load(const std::filesystem::path& run, torch::Device device) {
   return model;
 }
 
+bool Model::has(const std::string& network) const {
+  return std::find(missing_.begin(), missing_.end(), network) == missing_.end();
+}
+
 void Model::need(const char* network, const char* use) const {
-  if (std::find(missing_.begin(), missing_.end(), network) == missing_.end()) return;
+  if (has(network)) return;
   fail("this run was imported without its {}, which {} needs; import the checkpoint that has it",
        network, use);
 }

@@ -28,6 +28,11 @@ class Model {
 
   // Shape of one datum.
   const std::vector<int64_t>& event() const { return event_; }
+  // What it uses, and the map to the units that the method works in.
+  Method& method() { return *method_; }
+  const Units& units() const { return units_; }
+  // Whether the run has these networks: an imported one may lack some.
+  bool has(const std::string& network) const;
   // Unnormalised log-density of x [N, ...] -> [N], float64 on the CPU, in chunks. Higher means more
   // likely.
   torch::Tensor log_density(const torch::Tensor& x);

@@ -19,9 +19,11 @@ struct ScoredSet {
   std::string name;
   std::vector<double> clean, noised;
 };
+// Scores data by a model; `name` stands in what is shown of them.
 ScoredSet score_set(Model& model, const std::string& name, const torch::Tensor& data,
                     uint64_t seed);
 
+// How well a set outside is told from the one inside.
 struct OodRow {
   std::string name;
   int64_t count = 0;
@@ -39,6 +41,7 @@ struct Threshold {
   int64_t iteration = 0;     // of the checkpoint that gave the scores
   std::string inside;
 };
+// Keeps it in the run's folder.
 void write_threshold(const std::filesystem::path& run, const Threshold& threshold);
 // Nothing where none is kept; an Error where the run was trained on since.
 std::optional<Threshold> read_threshold(const std::filesystem::path& run);

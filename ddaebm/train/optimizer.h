@@ -12,8 +12,10 @@
 
 namespace ddaebm {
 
+// How the step size changes over a run.
 enum class RateSchedule { constant, cosine };
 
+// Settings of Adam and of the averaged weights.
 struct OptimizerConfig {
   double lr = 1e-4;
   double generator_lr_scale = 1.0;

@@ -10,6 +10,7 @@
 
 namespace ddaebm {
 
+// Settings of the loop; `visit` says what each means.
 struct TrainConfig {
   int64_t iterations = 100000;
   int64_t batch = 200;

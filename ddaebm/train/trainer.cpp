@@ -83,9 +83,7 @@ class Training {
         options_(options),
         folder_{options.folder},
         tensors_(torch::TensorOptions(torch::kFloat).device(options.device)),
-        source_(open_data(settings.data, options.device,
-                          options.quiet ? ReadHooks{} : ReadHooks{late_progress("reading")},
-                          static_cast<uint64_t>(settings.seed))),
+        source_(open_source()),
         units_(source_->units()),
         random_(options.device, static_cast<uint64_t>(settings.seed), generator) {
     // Their dropout draws from the default generator.
@@ -153,6 +151,13 @@ class Training {
   TrainResult result() const { return {finished_, numbers_}; }
 
  private:
+  std::unique_ptr<DataSource> open_source() const {
+    if (options_.open_source) return options_.open_source(options_.device);
+    return open_data(settings_.data, options_.device,
+                     options_.quiet ? ReadHooks{} : ReadHooks{late_progress("reading")},
+                     static_cast<uint64_t>(settings_.seed));
+  }
+
   bool end() {
     write_report(folder_.path);
     // A run that was finished before has its numbers there.

@@ -2,7 +2,9 @@
 
 #include <atomic>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,13 +16,17 @@
 
 namespace ddaebm {
 
+// Where and how a run is trained; none of it changes what is learnt.
 struct TrainOptions {
   std::filesystem::path folder;
   torch::Device device = torch::kCPU;
   bool resume = false;
   bool quiet = false;
+  // Opens other data than the settings name, such as a program's own; may be empty.
+  std::function<std::unique_ptr<DataSource>(torch::Device device)> open_source = nullptr;
 };
 
+// How a training ended.
 struct TrainResult {
   bool finished = false;                                // false: `stop` ended it
   std::vector<std::pair<std::string, double>> numbers;  // of the last evaluation

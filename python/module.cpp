@@ -1,0 +1,83 @@
+// The Python module: a trained run as an object that takes and gives NumPy arrays.
+
+#include <optional>
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "ddaebm/error.h"
+#include "ddaebm/train/model.h"
+#include "ddaebm/train/ood.h"
+
+namespace py = pybind11;
+
+namespace {
+
+using Doubles = py::array_t<double, py::array::c_style | py::array::forcecast>;
+
+template <class T>
+py::array_t<T> to_numpy(const torch::Tensor& tensor) {
+  const auto values = tensor.contiguous();
+  py::array_t<T> array(values.sizes().vec());
+  std::copy_n(values.data_ptr<T>(), values.numel(), array.mutable_data());
+  return array;
+}
+
+class Run {
+ public:
+  Run(const std::string& folder, const std::string& device)
+      : model_(ddaebm::Model::load(folder, ddaebm::parse_device(device))) {
+    if (const auto kept = ddaebm::read_threshold(folder)) threshold_ = kept->score;
+  }
+
+  const std::vector<int64_t>& event() const { return model_.event(); }
+  std::optional<double> threshold() const { return threshold_; }
+
+  py::array_t<double> score(const Doubles& x) {
+    const std::vector<int64_t> shape(x.shape(), x.shape() + x.ndim());
+    // The model only reads it.
+    const auto rows = torch::from_blob(const_cast<double*>(x.data()), shape, torch::kDouble);
+    torch::Tensor scores;
+    {
+      const py::gil_scoped_release others_may_run;
+      scores = model_.log_density(rows);
+    }
+    return to_numpy<double>(scores);
+  }
+
+  py::array_t<float> sample(int64_t n, uint64_t seed) {
+    if (n < 1) ddaebm::fail("sample({}): expected one at least", n);
+    torch::Tensor samples;
+    {
+      const py::gil_scoped_release others_may_run;
+      samples = model_.sample(n, seed);
+    }
+    return to_numpy<float>(samples);
+  }
+
+ private:
+  ddaebm::Model model_;
+  std::optional<double> threshold_;
+};
+
+}  // namespace
+
+PYBIND11_MODULE(_ddaebm, m) {
+  m.attr("__version__") = DDAEBM_VERSION;
+  // What a user can mend, in a line.
+  py::register_exception<ddaebm::Error>(m, "Error", PyExc_ValueError);
+  py::class_<Run>(m, "Run", "A trained run: the averaged weights of its newest checkpoint.")
+      .def_property_readonly("event", &Run::event, "Shape of one datum, such as [2].")
+      .def_property_readonly("threshold", &Run::threshold,
+                             "Scores below it are out, where `ddaebm ood --false-alarm` has kept "
+                             "one; else None.")
+      .def("score", &Run::score, py::arg("x"),
+           "Log-density, not normalised, of x [N, ...] in the data's own units (images in -1 to "
+           "1): float64 [N]. Higher means more likely.")
+      .def("sample", &Run::sample, py::arg("n"), py::arg("seed") = 0,
+           "n samples, float32 [n, ...]; the same seed draws the same.");
+  m.def(
+      "load", [](const std::string& run, const std::string& device) { return Run(run, device); },
+      py::arg("run"), py::arg("device") = "cpu", "Opens a run folder.");
+}
