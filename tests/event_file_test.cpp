@@ -65,7 +65,7 @@ TEST(EventFile, RecordsAreWholeAfterEachCall) {
   ASSERT_EQ(events.size(), 3U);
   EXPECT_NE(events[0].find("brain.Event:2"), std::string::npos);
   // After the time: step 300 as a varint; summary of one value: tag, float32.
-  const std::string expected("\x10\xac\x02\x2a\x0d\x0a\x0b\x0a\x04loss\x15\x00\x00\xc0\xbf", 20);
+  const std::string expected("\x10\xac\x02\x2a\x0d\x0a\x0b\x0a\x04loss\x15\x00\x00\xc0\xbf", 18);
   EXPECT_EQ(events[2].substr(9), expected);
   EXPECT_THROW(EventFile(folder.path() / "absent", 1), Error);
 }
@@ -146,6 +146,8 @@ TEST(EventFile, TrainingWritesWhatMetricsHold) {
                                              "--quiet",
                                              "--set",
                                              "net.trunk=[8]",
+                                             "--set",
+                                             "net.branch=[8]",
                                              "--set",
                                              "train.iterations=6",
                                              "--set",

@@ -18,9 +18,10 @@ TEST(Page, WorksInChromium) {
   }
   const TempDir folder;
   const auto run = folder.path() / "run";
-  const auto trained = run_app({"train", "moons", "--out", run.string(), "--quiet", "--set",
-                                "net.trunk=[16]", "--set", "train.iterations=40", "--set",
-                                "train.log_every=4", "--set", "train.evaluation_samples=1000"});
+  const auto trained =
+      run_app({"train", "moons", "--out", run.string(), "--quiet", "--set", "net.trunk=[16]",
+               "--set", "net.branch=[16]", "--set", "train.iterations=40", "--set",
+               "train.log_every=4", "--set", "train.evaluation_samples=1000"});
   ASSERT_EQ(trained.code, 0) << trained.err;
   ServiceOptions options;
   options.run = run;

@@ -2,7 +2,9 @@
 """Uses the live page as people do, in a real Chromium without a window, over its debugging pipe.
 
   page_test.py URL              checks a page of a 2-D model: drawing, clicks, keys, sizes, themes
-  page_test.py URL --shots DIR NAME   takes pictures of any page: light and dark, desktop and phone
+  page_test.py URL --shots DIR NAME FRAMES [IMAGE...]
+                                takes pictures of any page, light and dark, desktop and phone, once it has seen
+                                so many checkpoints; points or the images named are scored first
 
 Needs nothing but Python and chromium. Exit code 77: there is no chromium.
 """
@@ -74,12 +76,15 @@ class Browser:
             time.sleep(0.1)
         raise AssertionError(f'never came: {condition}')
 
-    def open(self, url, size=DESKTOP, dark=False, still=True):
+    def emulate(self, size, dark, still):
         width, height, scale, mobile = size
         self.call('Emulation.setDeviceMetricsOverride', width=width, height=height, deviceScaleFactor=scale, mobile=mobile)
         self.call('Emulation.setEmulatedMedia', features=[
             {'name': 'prefers-color-scheme', 'value': 'dark' if dark else 'light'},
             {'name': 'prefers-reduced-motion', 'value': 'reduce' if still else 'no-preference'}])
+
+    def open(self, url, size=DESKTOP, dark=False, still=True):
+        self.emulate(size, dark, still)
         self.call('Page.navigate', url=url)
         self.wait("document.body && 'ready' in document.body.dataset")
 
@@ -91,11 +96,10 @@ class Browser:
         for kind in ('rawKeyDown', 'keyUp'):
             self.call('Input.dispatchKeyEvent', type=kind, key=key, code=key, windowsVirtualKeyCode=code)
 
-    def shot(self, path, full=True):
+    def shot(self, path, tallest):
         size = self.call('Page.getLayoutMetrics')['cssContentSize']
-        box = {'x': 0, 'y': 0, 'width': size['width'], 'height': size['height'], 'scale': 1}
-        options = {'clip': box, 'captureBeyondViewport': True} if full else {}
-        data = self.call('Page.captureScreenshot', format='png', **options)['data']
+        box = {'x': 0, 'y': 0, 'width': size['width'], 'height': min(size['height'], tallest), 'scale': 1}
+        data = self.call('Page.captureScreenshot', format='png', clip=box, captureBeyondViewport=True)['data']
         with open(path, 'wb') as file:
             file.write(base64.b64decode(data))
 
@@ -141,8 +145,7 @@ def check(browser, url):
         page.press('Tab', 9)
         if page.js("document.activeElement.id") == 'play':
             break
-    page.press(' ', 32)
-    # Space on a focused button needs the character too.
+    # A button is pressed by the character, not by the key alone.
     page.call('Input.dispatchKeyEvent', type='keyDown', key='Enter', code='Enter', text='\r', windowsVirtualKeyCode=13)
     page.wait("document.getElementById('play').getAttribute('aria-pressed') === 'true'", 5)
 
@@ -186,19 +189,21 @@ def drop_files(browser, paths):
     browser.call('DOM.setFileInputFiles', nodeId=node, files=[os.path.abspath(p) for p in paths])
 
 
-def shots(browser, url, folder, name, images):
-    for label, size in (('desktop', DESKTOP), ('phone', PHONE)):
+def shots(browser, url, folder, name, frames, images):
+    browser.open(url)
+    browser.wait(f"document.getElementById('film').children.length >= {frames}", 1200)
+    if images:
+        drop_files(browser, images)
+        browser.wait(f"document.querySelectorAll('#scores .numbers').length === {len(images)}")
+    elif browser.js("document.getElementById('canvas').className") == 'plane':
+        for u, v in ((0.5, 0.3), (0.3, 0.62), (0.12, 0.9)):
+            browser.js(f"cursor = [{u}, {v}]; scorePoint(cursor)")
+        browser.wait("document.querySelectorAll('#scores .numbers').length === 3")
+    for label, size, tallest in (('desktop', DESKTOP, 3000), ('phone', PHONE, 1250)):
         for theme in ('light', 'dark'):
-            browser.open(url, size, theme == 'dark')
-            if images:
-                drop_files(browser, images)
-                browser.wait(f"document.querySelectorAll('#scores .numbers').length === {len(images)}")
-            elif browser.js("document.getElementById('canvas').className") == 'plane':
-                for u, v in ((0.5, 0.5), (0.3, 0.62), (0.12, 0.9)):
-                    browser.js(f"cursor = [{u}, {v}]; scorePoint(cursor)")
-                browser.wait("document.querySelectorAll('#scores .numbers').length === 3")
-            time.sleep(0.5)
-            browser.shot(f'{folder}/{name}-{label}-{theme}.png')
+            browser.emulate(size, theme == 'dark', still=True)
+            time.sleep(0.7)
+            browser.shot(f'{folder}/{name}-{label}-{theme}.png', tallest)
 
 
 if __name__ == '__main__':
@@ -206,7 +211,7 @@ if __name__ == '__main__':
     try:
         if '--shots' in sys.argv:
             at = sys.argv.index('--shots')
-            shots(browser, sys.argv[1], sys.argv[at + 1], sys.argv[at + 2], sys.argv[at + 3:])
+            shots(browser, sys.argv[1], sys.argv[at + 1], sys.argv[at + 2], int(sys.argv[at + 3]), sys.argv[at + 4:])
         else:
             check(browser, sys.argv[1])
     finally:

@@ -36,10 +36,10 @@ const fs::path& trained_run() {
   static const TempDir folder;
   static const fs::path run = [] {
     const auto out = folder.path() / "moons-run";
-    const auto result =
-        run_app({"train", "moons", "--out", out.string(), "--quiet", "--set", "net.trunk=[8]",
-                 "--set", "train.iterations=8", "--set", "train.log_every=2", "--set",
-                 "train.checkpoint_every=4", "--set", "train.evaluation_samples=1000"});
+    const auto result = run_app(
+        {"train", "moons", "--out", out.string(), "--quiet", "--set", "net.trunk=[8]", "--set",
+         "net.branch=[8]", "--set", "train.iterations=8", "--set", "train.log_every=2", "--set",
+         "train.checkpoint_every=4", "--set", "train.evaluation_samples=1000"});
     EXPECT_EQ(result.code, 0) << result.err;
     return out;
   }();

@@ -66,9 +66,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // Ends the connection unless a request is under way on it.
   void close_if_idle() {
-    auto self = weak_from_this().lock();
-    if (!self) return;  // it is ending
-    asio::post(stream_.get_executor(), [self] {
+    asio::post(stream_.get_executor(), [self = shared_from_this()] {
       if (!self->busy_) self->stream_.close();
     });
   }
@@ -274,9 +272,18 @@ class HttpServer::Implementation {
       acceptor_.close(ignored);
       pause_.cancel();
     });
+    std::vector<std::shared_ptr<Session>> there;
+    {
+      const std::lock_guard lock(mutex_);
+      for (Session* session : sessions_) {
+        // Nothing where it is just ending.
+        if (auto kept = session->weak_from_this().lock()) there.push_back(std::move(kept));
+      }
+    }
+    for (const auto& session : there) session->close_if_idle();
+    there.clear();  // without the lock, which a session takes when it ends
     {
       std::unique_lock lock(mutex_);
-      for (Session* session : sessions_) session->close_if_idle();
       // What is under way is bounded in time: reading and writing by the timeout, the rest by the
       // handler.
       none_left_.wait(lock, [&] { return sessions_.empty(); });

@@ -176,11 +176,17 @@ function drawMarks(context, size) {
   // Ticks of both axes along the edges.
   context.font = `${12 * unit}px system-ui, sans-serif`;
   context.fillStyle = 'rgb(255 255 255 / .8)';
-  const {x, y} = run.model.window;
+  const {x, y} = run.model.window, within = (at) => at > 0.05 * size && at < 0.95 * size;
   context.textAlign = 'center';
-  for (const v of ticks(x[0], x[1], 5)) context.fillText(short(v), toCanvas([v, 0], size)[0], size - 7 * unit);
+  for (const v of ticks(x[0], x[1], 5)) {
+    const at = toCanvas([v, 0], size)[0];
+    if (within(at)) context.fillText(short(v), at, size - 7 * unit);
+  }
   context.textAlign = 'left';
-  for (const v of ticks(y[0], y[1], 5)) context.fillText(short(v), 6 * unit, toCanvas([0, v], size)[1] + 4 * unit);
+  for (const v of ticks(y[0], y[1], 5)) {
+    const at = toCanvas([0, v], size)[1];
+    if (within(at)) context.fillText(short(v), 6 * unit, at + 4 * unit);
+  }
 }
 
 function drawImages(context, width, height, at) {
