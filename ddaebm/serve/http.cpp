@@ -7,7 +7,7 @@
 #include <set>
 #include <thread>
 
-#include <boost/asio/bind_executor.hpp>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -337,6 +337,8 @@ class HttpServer::Implementation {
   std::set<Session*> sessions_;
   Shared shared_;
   asio::io_context io_;
+  // Threads stay while a request is with the handler and nothing else is to be done.
+  asio::executor_work_guard<asio::io_context::executor_type> staying_ = asio::make_work_guard(io_);
   tcp::acceptor acceptor_;
   asio::steady_timer pause_;
   uint16_t port_ = 0;

@@ -224,7 +224,8 @@ function play() {
   const begin = performance.now() - (place >= steps ? 0 : Math.floor(place) * (kMove + kHold));
   const frame = (now) => {
     if (!playing) return;
-    const t = (now - begin) % (steps * (kMove + kHold) + kRest);
+    // A frame may have begun before the click.
+    const t = Math.max(0, now - begin) % (steps * (kMove + kHold) + kRest);
     const k = Math.min(Math.floor(t / (kMove + kHold)), steps);
     // Noise is seen for a moment before it moves.
     const f = Math.max(0, (t - k * (kMove + kHold) - kHold) / kMove);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 
+#include <arpa/inet.h>
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
 
@@ -223,7 +224,9 @@ Response samples_response(Snapshot& by, const Inputs& inputs, const SampleReques
 }  // namespace
 
 bool is_local(const std::string& address) {
-  return address.starts_with("127.") || address == "::1" || address == "localhost";
+  in_addr v4{};
+  if (::inet_pton(AF_INET, address.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
+  return address == "::1" || address == "localhost";
 }
 
 Service::Service(ServiceOptions options)
