@@ -58,7 +58,7 @@ def load(server, body, script, connections, seconds):
     bad = re.search(r'Non-2xx or 3xx responses: (\d+)', text)
     sockets = re.search(r'Socket errors: (.*)', text)
     return {'rate': float(re.search(r'Requests/sec:\s*([\d.]+)', text)[1]),
-            'p50': re.search(r'50%\s+(\S+)', text)[1], 'p99': re.search(r'99%\s+(\S+)', text)[1],
+            'p50': re.search(r'^\s*50%\s+(\S+)', text, re.M)[1], 'p99': re.search(r'^\s*99%\s+(\S+)', text, re.M)[1],
             'requests': int(re.search(r'(\d+) requests in', text)[1]),
             'errors': (int(bad[1]) if bad else 0) + (sum(map(int, re.findall(r'\d+', sockets[1]))) if sockets else 0),
             'together': (after[1] - before[1]) / max(1, after[0] - before[0])}

@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ddaebm/io/file.h"
+#include "ddaebm/io/image.h"
 #include "ddaebm/io/npy.h"
 #include "ddaebm/serve/service.h"
 #include "ddaebm/train/checkpoint.h"
@@ -171,6 +172,37 @@ TEST(Serve, SamplesComeAgainWithTheirSeed) {
     EXPECT_EQ(served.post("/v1/sample", bad).status, 400) << bad;
   }
   EXPECT_EQ(served.post("/v1/sample", std::string(5000, '[')).status, 400);
+}
+
+TEST(Serve, ImagesAreScoredAndDrawn) {
+  const TempDir folder;
+  for (const char* part : {"train", "t10k"}) {
+    const auto pixels = torch::randint(256, {40, 8, 8}, torch::kUInt8);
+    put_file(folder.path() / (std::string(part) + "-images-idx3-ubyte"), idx_of(pixels));
+    put_file(folder.path() / (std::string(part) + "-labels-idx1-ubyte"),
+             idx_of(torch::zeros({40}, torch::kUInt8)));
+  }
+  const auto run = folder.path() / "run";
+  const auto trained =
+      run_app({"train", "moons", "--out", run.string(), "--quiet", "--set",
+               "data.name=\"" + folder.path().string() + "\"", "--set", "data.logit=true", "--set",
+               "net.trunk=[8]", "--set", "net.branch=[8]", "--set", "train.iterations=2", "--set",
+               "train.evaluation_samples=1000"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  Served served({}, run);
+  const auto model = Json::parse(served.get("/v1/model").body)["model"];
+  EXPECT_EQ(model["kind"], "images");
+  EXPECT_EQ(model["image"], Json({1, 8, 8}));
+  EXPECT_EQ(served.get("/v1/landscape").status, 404);
+  const Reply scored = served.post("/v1/score", png_of(picture(3)));
+  ASSERT_EQ(scored.status, 200) << scored.body;
+  EXPECT_EQ(served.post("/v1/score", png_of(picture(3))).body, scored.body);
+  EXPECT_EQ(served.post("/v1/score", png_of(picture(3)).substr(0, 90)).status, 400);
+  const Reply drawn = served.post("/v1/sample", R"({"n": 4, "format": "png", "path": true})");
+  ASSERT_EQ(drawn.headers.at("Content-Type"), "image/png");
+  put_file(folder.path() / "drawn.png", drawn.body);
+  // Two by two, from x_4 to x_0.
+  EXPECT_EQ(read_png(folder.path() / "drawn.png").sizes(), (std::vector<int64_t>{5 * 18, 18, 3}));
 }
 
 // ---- what data may look like

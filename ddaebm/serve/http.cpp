@@ -31,6 +31,7 @@ using Failure = beast::error_code;
 constexpr int kHttp11 = 11;
 constexpr std::chrono::milliseconds kLinger{2000};
 constexpr size_t kDrained = 65536;  // bytes at a time
+constexpr size_t kTurnedAway = 64;  // connections beyond the limit that hear why
 
 // What the connections of a server share.
 struct Shared {
@@ -155,8 +156,8 @@ class Session : public std::enable_shared_from_this<Session> {
     };
     try {
       shared_.handler.handle(std::move(request_), respond);
-    } catch (const std::exception& error) {
-      write(error_response(500, error.what()));
+    } catch (const std::exception&) {
+      write(error_response(500, "a bug, or no memory left"));
     }
   }
 
@@ -314,18 +315,23 @@ class HttpServer::Implementation {
   void add(tcp::socket socket) {
     Failure ignored;
     socket.set_option(tcp::no_delay(true), ignored);
+    const auto most = static_cast<size_t>(options_.connections);
+    size_t others = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      others = sessions_.size();
+    }
+    if (others >= most + kTurnedAway) return;  // too many even to be told so
     const auto session = std::make_shared<Session>(std::move(socket), shared_, [this](Session* s) {
       const std::lock_guard lock(mutex_);
       sessions_.erase(s);
       if (sessions_.empty()) none_left_.notify_all();
     });
-    bool full = false;
     {
       const std::lock_guard lock(mutex_);
-      full = sessions_.size() >= static_cast<size_t>(options_.connections);
       sessions_.insert(session.get());
     }
-    if (!full) return session->start();
+    if (others < most) return session->start();
     Response response = error_response(429, "too many connections; try again soon");
     response.headers.emplace_back("Retry-After", "1");
     session->turn_away(std::move(response));

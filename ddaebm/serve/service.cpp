@@ -325,6 +325,8 @@ void Service::handle(Request request, Respond respond) {
     (this->*method.route)(request, timed);
   } catch (const Error& error) {
     timed(error_response(400, error.what()));
+  } catch (const std::exception& error) {
+    timed(failed(error));
   }
 }
 
@@ -412,13 +414,18 @@ Worker::Outcome Service::outcome(
             } catch (const Error& error) {
               respond(error_response(400, error.what()));
             } catch (const std::exception& error) {
-              options_.warn(fmt::format("a request failed: {}", error.what()));
-              respond(error_response(500, "a bug, or no memory left; the server's log says more"));
+              respond(failed(error));
             }
           }};
 }
 
+Response Service::failed(const std::exception& error) const {
+  options_.warn(fmt::format("a request failed: {}", error.what()));
+  return error_response(500, "a bug, or no memory left; the server's log says more");
+}
+
 void Service::follow() {
+  std::string last_warning;
   for (;;) {
     {
       std::unique_lock lock(mutex_);
@@ -428,7 +435,7 @@ void Service::follow() {
       look_for_checkpoint();
       look_for_metrics();
     } catch (const std::exception& error) {
-      options_.warn(error.what());
+      if (last_warning != error.what()) options_.warn(last_warning = error.what());
       std::unique_lock lock(mutex_);
       if (stop_.wait_for(lock, 10 * kLook, [&] { return stopping_; })) return;
     }

@@ -74,6 +74,9 @@ class Service : public HttpHandler {
   Worker::Outcome outcome(const Respond& respond,
                           std::function<Response(Snapshot&, const torch::Tensor&)> answer) const;
 
+  // What a request gets that failed by no fault of its own; the log gets the reason.
+  Response failed(const std::exception& error) const;
+
   // Looks for new checkpoints and new lines of metrics.jsonl until the end.
   void follow();
   void look_for_checkpoint();
