@@ -17,6 +17,7 @@ void add_compare(CLI::App& app);
 void add_reproduce(CLI::App& app);
 void add_ood(CLI::App& app);
 void add_fid(CLI::App& app);
+void add_serve(CLI::App& app);
 void add_report(CLI::App& app);
 void add_data(CLI::App& app);
 void add_import(CLI::App& app);

@@ -38,6 +38,7 @@ int run(int argc, char** argv) {
   ddaebm::app::add_reproduce(app);
   ddaebm::app::add_ood(app);
   ddaebm::app::add_fid(app);
+  ddaebm::app::add_serve(app);
   ddaebm::app::add_report(app);
   ddaebm::app::add_data(app);
   ddaebm::app::add_import(app);

@@ -66,6 +66,8 @@ class App {
   App(const App&) = delete;
   App& operator=(const App&) = delete;
 
+  // What it has printed so far.
+  std::filesystem::path out_file() const { return folder_.path() / "out"; }
   void signal(int number) const { ::kill(process_, number); }
   // Whether it has ended; wait() then returns at once.
   bool ended() const {

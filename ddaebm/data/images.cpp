@@ -464,7 +464,11 @@ std::optional<ImageSet> open_images(const DataConfig& config, Split split, const
 }
 
 torch::Tensor load_picture(const ImageFiles& files, int64_t i, const DataConfig& config) {
-  Picture picture = decode_image(files.bytes(i));
+  return load_picture(files.bytes(i), config);
+}
+
+torch::Tensor load_picture(std::string_view bytes, const DataConfig& config) {
+  Picture picture = decode_image(bytes);
   const auto pixels =
       torch::from_blob(picture.rgb.data(), {1, picture.height, picture.width, 3}, torch::kUInt8)
           .permute({0, 3, 1, 2});

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <torch/types.h>
@@ -50,6 +51,9 @@ Images read_images(const DataConfig& config, Split split, const ReadHooks& hooks
 
 // One picture, decoded and framed: uint8 [3, H, W]. An Error without the picture's name.
 torch::Tensor load_picture(const ImageFiles& files, int64_t i, const DataConfig& config);
+
+// The same of a picture's bytes.
+torch::Tensor load_picture(std::string_view bytes, const DataConfig& config);
 
 // A picture that is sound but not of the size that the settings need.
 class WrongSize : public Error {

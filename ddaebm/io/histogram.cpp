@@ -108,6 +108,11 @@ std::vector<double> shares(const NumberSet& set, const Axis& axis) {
 
 }  // namespace
 
+std::vector<double> numbers_of(const torch::Tensor& scores) {
+  const auto* first = scores.data_ptr<double>();
+  return {first, first + scores.numel()};
+}
+
 torch::Tensor histograms(const std::vector<NumberSet>& sets) {
   const Axis axis = axis_of(sets);
   std::vector<std::vector<double>> all;

@@ -13,6 +13,9 @@ struct NumberSet {
   std::vector<double> values;
 };
 
+// A float64 tensor on the CPU as such.
+std::vector<double> numbers_of(const torch::Tensor& scores);
+
 // Histograms of several sets over one axis, as a picture with a legend and ticks. The first set is
 // filled, the others are lines; heights are shares of each set. The axis holds the middle 99 % of
 // every set, the outermost bins what lies beyond; NaN is left out.

@@ -151,6 +151,44 @@ torch::ScalarType scalar_type(const std::string& where, const std::string& descr
   fail("{}: type {} is not supported; save array.astype('<f4'), say", where, excerpt(descr));
 }
 
+struct ZipDelete {
+  void operator()(zip_t* archive) const { zip_discard(archive); }
+  void operator()(zip_source_t* source) const { zip_source_free(source); }
+};
+using ZipArchive = std::unique_ptr<zip_t, ZipDelete>;
+using ZipSource = std::unique_ptr<zip_source_t, ZipDelete>;
+
+// The bytes of the archive that `source` holds once it is closed.
+std::string contents(zip_source_t* source) {
+  zip_stat_t status;
+  zip_stat_init(&status);
+  if (zip_source_stat(source, &status) != 0 || zip_source_open(source) != 0) return {};
+  std::string bytes(status.size, '\0');
+  const zip_int64_t got = zip_source_read(source, bytes.data(), bytes.size());
+  zip_source_close(source);
+  bytes.resize(got > 0 ? static_cast<size_t>(got) : 0);
+  return bytes;
+}
+
+}  // namespace
+
+std::optional<torch::ScalarType> numpy_type(std::string_view descr) {
+  for (const Dtype& dtype : kDtypes) {
+    if (descr == dtype.descr) return dtype.type;
+  }
+  return std::nullopt;
+}
+
+torch::Tensor from_numpy(std::string_view bytes, std::vector<int64_t> shape, torch::ScalarType type,
+                         bool fortran_order) {
+  if (!fortran_order) return from_packed(bytes, shape, type);
+  std::reverse(shape.begin(), shape.end());
+  const torch::Tensor transposed = from_packed(bytes, shape, type);
+  std::vector<int64_t> order(shape.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(order.size() - 1 - i);
+  return transposed.permute(order).contiguous();
+}
+
 torch::Tensor parse_npy(const std::string& where, std::string_view bytes) {
   const size_t prefix = kMagic.size() + 2;
   if (bytes.size() < prefix || !bytes.starts_with(kMagic)) fail("{}: not a NumPy array", where);
@@ -208,44 +246,6 @@ std::string format_npy(const std::string& where, const torch::Tensor& tensor) {
   bytes.append({'\x01', '\x00', static_cast<char>(header.size() & 0xff),
                 static_cast<char>(header.size() >> 8)});
   return bytes.append(header).append(bytes_of(data));
-}
-
-struct ZipDelete {
-  void operator()(zip_t* archive) const { zip_discard(archive); }
-  void operator()(zip_source_t* source) const { zip_source_free(source); }
-};
-using ZipArchive = std::unique_ptr<zip_t, ZipDelete>;
-using ZipSource = std::unique_ptr<zip_source_t, ZipDelete>;
-
-// The bytes of the archive that `source` holds once it is closed.
-std::string contents(zip_source_t* source) {
-  zip_stat_t status;
-  zip_stat_init(&status);
-  if (zip_source_stat(source, &status) != 0 || zip_source_open(source) != 0) return {};
-  std::string bytes(status.size, '\0');
-  const zip_int64_t got = zip_source_read(source, bytes.data(), bytes.size());
-  zip_source_close(source);
-  bytes.resize(got > 0 ? static_cast<size_t>(got) : 0);
-  return bytes;
-}
-
-}  // namespace
-
-std::optional<torch::ScalarType> numpy_type(std::string_view descr) {
-  for (const Dtype& dtype : kDtypes) {
-    if (descr == dtype.descr) return dtype.type;
-  }
-  return std::nullopt;
-}
-
-torch::Tensor from_numpy(std::string_view bytes, std::vector<int64_t> shape, torch::ScalarType type,
-                         bool fortran_order) {
-  if (!fortran_order) return from_packed(bytes, shape, type);
-  std::reverse(shape.begin(), shape.end());
-  const torch::Tensor transposed = from_packed(bytes, shape, type);
-  std::vector<int64_t> order(shape.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(order.size() - 1 - i);
-  return transposed.permute(order).contiguous();
 }
 
 torch::Tensor read_npy(const std::filesystem::path& path) {

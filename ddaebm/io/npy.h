@@ -15,6 +15,9 @@ namespace ddaebm {
 // order.
 torch::Tensor read_npy(const std::filesystem::path& path);
 void write_npy(const std::filesystem::path& path, const torch::Tensor& tensor);
+// The same of a file's bytes; `where` stands in errors.
+torch::Tensor parse_npy(const std::string& where, std::string_view bytes);
+std::string format_npy(const std::string& where, const torch::Tensor& tensor);
 
 // Every array of an archive (stored or deflated, 16 GiB of arrays at most), by its name without
 // ".npy". Written stored, as numpy.savez does.

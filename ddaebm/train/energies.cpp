@@ -12,8 +12,7 @@ std::vector<NumberSet> energy_sets(Model& model, const Units& units, const torch
     if (scores.isnan().any().item<bool>()) {
       fail("a score of {} data ({}) is NaN; has the training diverged?", scores.size(0), name);
     }
-    const auto* first = scores.data_ptr<double>();
-    sets.push_back({name, {first, first + scores.numel()}});
+    sets.push_back({name, numbers_of(scores)});
   };
   add("real", data);
   const auto fakes = model.regenerated(data, seed);

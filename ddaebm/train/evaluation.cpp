@@ -12,6 +12,7 @@ namespace ddaebm {
 namespace {
 
 constexpr int64_t kMmdPoints = 4000;
+constexpr int64_t kScored = 2000;
 constexpr int64_t kScatterPoints = 10000;
 constexpr int64_t kPanel = 400;  // pixels
 constexpr int64_t kGrid = 8;     // columns and rows of images
@@ -45,6 +46,9 @@ Evaluation evaluate(Model& model, DataSource& source, const DataConfig& config,
   const LogDensity log_density = [&](const torch::Tensor& x) { return model.log_density(x); };
 
   Evaluation out;
+  const auto held_out_scores = model.log_density(data.slice(0, 0, kScored));
+  const auto sample_scores = model.log_density(generated.slice(0, 0, kScored));
+  out.scores = {{"held_out", numbers_of(held_out_scores)}, {"samples", numbers_of(sample_scores)}};
   if (const Toy* toy = source.toy()) {
     const LogDensity truth = [&](const torch::Tensor& x) { return toy->log_density(x); };
     const Grid fine;

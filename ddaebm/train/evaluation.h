@@ -8,6 +8,7 @@
 #include <torch/types.h>
 
 #include "ddaebm/data/source.h"
+#include "ddaebm/io/histogram.h"
 #include "ddaebm/train/model.h"
 
 namespace ddaebm {
@@ -21,6 +22,8 @@ struct Evaluation {
   // Inception network's weights are there, fid768 where they go to mixed_7 only; and for
   // StackedMNIST modes and modes_kl.
   std::vector<std::pair<std::string, double>> numbers;
+  // Scores of data not trained on (`held_out`) and of samples (`samples`), some thousand of each.
+  std::vector<NumberSet> scores;
   // Of 2-D data density beside data beside samples, of images samples beside data, with samples of
   // an exact density in between; else undefined.
   torch::Tensor picture;

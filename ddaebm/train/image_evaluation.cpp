@@ -88,9 +88,11 @@ Evaluation evaluate_images(Model& model, DataSource& source, const DataConfig& d
   const auto bytes = to_bytes(generated);
 
   Evaluation out;
-  out.numbers.emplace_back("held_out_score", model.log_density(real).mean().item<double>());
-  out.numbers.emplace_back("sample_score",
-                           model.log_density(generated.slice(0, 0, kScored)).mean().item<double>());
+  const auto real_scores = model.log_density(real);
+  const auto sample_scores = model.log_density(generated.slice(0, 0, kScored));
+  out.numbers.emplace_back("held_out_score", real_scores.mean().item<double>());
+  out.numbers.emplace_back("sample_score", sample_scores.mean().item<double>());
+  out.scores = {{"held_out", numbers_of(real_scores)}, {"samples", numbers_of(sample_scores)}};
   if (const auto weights = find_inception(); weights && generated.size(1) == 3) {
     const Inception network(*weights, torch::TensorOptions(torch::kFloat).device(options.device));
     std::vector<torch::Tensor> logits;

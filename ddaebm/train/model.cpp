@@ -7,6 +7,7 @@
 
 #include "ddaebm/error.h"
 #include "ddaebm/io/file.h"
+#include "ddaebm/methods/ddaebm.h"
 #include "ddaebm/nets/networks.h"
 #include "ddaebm/train/checkpoint.h"
 #include "ddaebm/train/settings.h"
@@ -113,6 +114,15 @@ torch::Tensor Model::to_model(const torch::Tensor& rows) const {
 }
 
 torch::Tensor Model::log_density(const torch::Tensor& x) {
+  return scored(x, [&](const torch::Tensor& part) { return method_->log_density(part); });
+}
+
+torch::Tensor Model::log_density_at(const torch::Tensor& x, int64_t t) {
+  TORCH_CHECK(0 <= t && t < times(), "log_density_at: t = ", t, " of ", times());
+  return scored(x, [&](const torch::Tensor& part) { return method_->log_density_at(part, t); });
+}
+
+torch::Tensor Model::scored(const torch::Tensor& x, const Score& score) {
   need("energy", "scoring");
   const torch::NoGradGuard no_grad;
   const Evaluating guard(method_->module());
@@ -121,8 +131,7 @@ torch::Tensor Model::log_density(const torch::Tensor& x) {
   auto out = torch::empty({x.size(0)}, torch::kDouble);
   for (int64_t from = 0; from < x.size(0); from += chunk_) {
     const auto part = x.slice(0, from, std::min(from + chunk_, x.size(0)));
-    out.slice(0, from, from + part.size(0))
-        .copy_(method_->log_density(to_model(part)).to(torch::kDouble) + gain);
+    out.slice(0, from, from + part.size(0)).copy_(score(to_model(part)).to(torch::kDouble) + gain);
     if (progress) progress(from + part.size(0), x.size(0));
   }
   return out;
@@ -141,6 +150,19 @@ torch::Tensor Model::sample(int64_t n, uint64_t seed) {
     if (progress) progress(std::min(from + chunk_, n), n);
   }
   return torch::cat(parts).to(torch::kFloat);
+}
+
+std::vector<torch::Tensor> Model::sample_path(int64_t n, uint64_t seed) {
+  auto* steps = dynamic_cast<Ddaebm*>(method_);
+  if (steps == nullptr) return {sample(n, seed)};
+  need("generator", "sampling");
+  const torch::NoGradGuard no_grad;
+  const Evaluating guard(method_->module());
+  Random random(options_.device(), seed);
+  random.restart(Random::kSampling, 0);
+  auto path = steps->sample_path(n, random);
+  for (auto& x : path) x = units_.to_data(x).to(torch::kCPU, torch::kFloat);
+  return path;
 }
 
 torch::Tensor Model::exact_sample(int64_t n, uint64_t seed) {

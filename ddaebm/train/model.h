@@ -36,9 +36,14 @@ class Model {
   // Unnormalised log-density of x [N, ...] -> [N], float64 on the CPU, in chunks. Higher means more
   // likely.
   torch::Tensor log_density(const torch::Tensor& x);
+  // The same of time t, 0 <= t < times().
+  torch::Tensor log_density_at(const torch::Tensor& x, int64_t t);
   // n samples [n, ...], float32 on the CPU, in chunks; a seed gives the same ones again.
   torch::Tensor sample(int64_t n, uint64_t seed);
-  // The same of the density itself, where it is a flow that can be inverted; else undefined.
+  // x_T, ..., x_0 of n samples, float32 on the CPU; the samples alone where the method has no such
+  // steps. n is small: all go through the networks at once.
+  std::vector<torch::Tensor> sample_path(int64_t n, uint64_t seed);
+  // Samples of the density itself, where it is a flow that can be inverted; else undefined.
   torch::Tensor exact_sample(int64_t n, uint64_t seed);
   // Times that the energy knows: 1 for a method without a diffusion.
   int64_t times() const { return method_->times(); }
@@ -56,6 +61,8 @@ class Model {
   void check_shape(const torch::Tensor& x) const;
   // Standardised in float64: a column far from zero has few digits left in float32.
   torch::Tensor to_model(const torch::Tensor& rows) const;
+  using Score = std::function<torch::Tensor(const torch::Tensor& x)>;
+  torch::Tensor scored(const torch::Tensor& x, const Score& score);
   // What `change` makes of data in the model's units, chunk by chunk, in the data's own.
   using Change = std::function<torch::Tensor(const torch::Tensor& x, Random& random)>;
   torch::Tensor changed(const torch::Tensor& x, uint64_t seed, const Change& change);

@@ -4,6 +4,7 @@
 
 #include "ddaebm/error.h"
 #include "ddaebm/io/file.h"
+#include "ddaebm/io/histogram.h"
 #include "ddaebm/train/checkpoint.h"
 
 namespace ddaebm {
@@ -13,18 +14,13 @@ std::filesystem::path threshold_file(const std::filesystem::path& run) {
   return run / "threshold.json";
 }
 
-std::vector<double> numbers(const torch::Tensor& scores) {
-  const auto* first = scores.data_ptr<double>();
-  return {first, first + scores.numel()};
-}
-
 }  // namespace
 
 ScoredSet score_set(Model& model, const std::string& name, const torch::Tensor& data,
                     uint64_t seed) {
-  ScoredSet set{name, numbers(model.log_density(data)), {}};
+  ScoredSet set{name, numbers_of(model.log_density(data)), {}};
   const auto noised = model.diffused(data, 0, seed);
-  if (!torch::equal(noised, data)) set.noised = numbers(model.log_density(noised));
+  if (!torch::equal(noised, data)) set.noised = numbers_of(model.log_density(noised));
   return set;
 }
 

@@ -22,6 +22,7 @@ struct TrainConfig {
   int64_t checkpoint_every = 5000;
   int64_t keep = 2;
   double divergence_limit = 1e8;
+  bool tensorboard = true;
   bool tf32 = false;
 
   void visit(Fields& f) {
@@ -38,6 +39,8 @@ struct TrainConfig {
     f("keep", keep, at_least(1), "how many checkpoints stay");
     f("divergence_limit", divergence_limit, more_than(0),
       "a loss larger than this stops the run, as a NaN does");
+    f("tensorboard", tensorboard,
+      "event files for TensorBoard beside metrics.jsonl: curves, pictures, histograms of scores");
     f("tf32", tf32,
       "vectors on a GPU: matrix products of training rounded to TF32, evaluation never");
   }

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ddaebm/error.h"
+#include "ddaebm/io/event_file.h"
 #include "ddaebm/io/file.h"
 #include "ddaebm/io/image.h"
 #include "ddaebm/io/metrics_lines.h"
@@ -30,7 +31,8 @@ using Json = nlohmann::ordered_json;
 bool may_change(const std::string& key) {
   return key == "train.log_every" || key == "train.evaluate_every" ||
          key == "train.evaluation_samples" || key == "train.checkpoint_every" ||
-         key == "train.keep" || key == "train.micro_batch" || key == "train.divergence_limit";
+         key == "train.keep" || key == "train.micro_batch" || key == "train.divergence_limit" ||
+         key == "train.tensorboard";
 }
 
 }  // namespace
@@ -204,6 +206,7 @@ class Training {
       seconds_before_ = cut_metrics(folder_, next_);
     }
     write_file(folder_.config(), settings_.to_toml());
+    resumed_at_ = next_;
   }
 
   // Expects what a step will take from what steps on two and on four images take, and says so
@@ -268,6 +271,7 @@ class Training {
     line["lr"] = settings_.train.optimizer.rate(next_ - 1, settings_.train.iterations);
     add_progress(line);
     append_line(folder_.metrics(), line);
+    if (EventFile* file = events()) add_scalars(*file, "training", line);
     note_.clear();
     for (size_t k = 0; k < std::min<size_t>(2, names.size()); ++k) {
       note_ += fmt::format("{}{} {:.3g}", k > 0 ? "  " : "", names[k],
@@ -305,6 +309,20 @@ class Training {
     line["seconds"] = seconds();
   }
 
+  // What TensorBoard reads, opened when there is something to say; null where it is not wanted.
+  EventFile* events() {
+    if (!settings_.train.tensorboard) return nullptr;
+    if (!events_) events_.emplace(folder_.path, resumed_at_ + 1);
+    return &*events_;
+  }
+
+  // Every number of a line of metrics.jsonl.
+  void add_scalars(EventFile& file, const std::string& group, const Json& line) const {
+    for (const auto& [name, value] : line.items()) {
+      if (name != "iteration" && value.is_number()) file.scalar(group + "/" + name, next_, value);
+    }
+  }
+
   void evaluate_now() {
     const Optimizer::UseAverages averages(*optimizer_);
     Model model(*method_, units_, tensors_);
@@ -323,6 +341,11 @@ class Training {
     append_line(folder_.metrics(), line);
     write_file(folder_.evaluation(), line.dump(2) + "\n");
     if (result.picture.defined()) write_png(folder_.path / result.picture_name, result.picture);
+    if (EventFile* file = events()) {
+      add_scalars(*file, "evaluation", line);
+      for (const auto& set : result.scores) file->histogram("score/" + set.name, next_, set.values);
+      if (result.picture.defined()) file->picture(result.picture_name, next_, result.picture);
+    }
   }
 
   RunSettings& settings_;
@@ -339,9 +362,11 @@ class Training {
   Units exact_;
   std::unique_ptr<RepeatedStep> step_;
   std::unique_ptr<Progress> bar_;
+  std::optional<EventFile> events_;
   bool finished_ = false;
   int64_t pending_ = 0;
   int64_t next_ = 0;  // iterations done
+  int64_t resumed_at_ = 0;
   double seconds_before_ = 0;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::string note_;

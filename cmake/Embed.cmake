@@ -1,0 +1,11 @@
+# Makes the server's page and its description of itself into strings of the program.
+set(serve_folder ${PROJECT_SOURCE_DIR}/ddaebm/serve)
+set(embedded_files page.html page.css page.js openapi.json)
+list(TRANSFORM embedded_files PREPEND ${serve_folder}/)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${embedded_files})
+file(READ ${serve_folder}/page.css style)
+file(READ ${serve_folder}/page.js script)
+file(READ ${serve_folder}/openapi.json openapi)
+configure_file(${serve_folder}/page.html ${PROJECT_BINARY_DIR}/page.html @ONLY)
+file(READ ${PROJECT_BINARY_DIR}/page.html page)
+configure_file(${serve_folder}/embedded.cpp.in ${PROJECT_BINARY_DIR}/embedded.cpp @ONLY)
