@@ -66,6 +66,7 @@ class App {
   App(const App&) = delete;
   App& operator=(const App&) = delete;
 
+  pid_t process() const { return process_; }
   void signal(int number) const { ::kill(process_, number); }
   // Whether it has ended; wait() then returns at once.
   bool ended() const {
