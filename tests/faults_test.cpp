@@ -30,17 +30,17 @@ using namespace std::chrono_literals;
 struct Faults : testing::Test {
   Faults() {
     Random random(torch::kCPU, 3);
-    write_csv(path("rows.csv"), {{}, random.normal({64, 2}, torch::kDouble)});
+    write_csv(path("rows.csv"), {{}, random.normal({64, 3}, torch::kDouble)});
     std::ofstream(path("tiny.toml")) << R"(
 [data]
 name = ")" << path("rows.csv") << R"("
 [train]
-iterations = 400
+iterations = 150
 batch = 8
 lr = 1e-3
 ema = 0.9
 log_every = 5
-evaluate_every = 100
+evaluate_every = 75
 evaluation_samples = 1000
 checkpoint_every = 7
 [net]
@@ -185,32 +185,44 @@ TEST_F(Faults, TwoProcessesCannotTrainInOneFolder) {
   EXPECT_FALSE(first.ended());
 }
 
+// A file system in memory, gone at the end.
+struct Disk {
+  explicit Disk(std::string p) : path(std::move(p)) {
+    fs::create_directory(path);
+    there = ::mount("tmpfs", path.c_str(), "tmpfs", 0, "size=200k") == 0;
+  }
+  ~Disk() {
+    if (there) ::umount2(path.c_str(), MNT_DETACH);
+  }
+  Disk(const Disk&) = delete;
+  Disk& operator=(const Disk&) = delete;
+  bool change(unsigned long flags, const char* options) const {
+    return ::mount("tmpfs", path.c_str(), "tmpfs", MS_REMOUNT | flags, options) == 0;
+  }
+  std::string path;
+  bool there = false;
+};
+
 // A file system of a few hundred kilobytes, and one that is read-only; only root can make them.
 TEST_F(Faults, AFullOrReadOnlyDiskStopsTheRunAndLosesNothing) {
-  const std::string disk = path("disk");
-  fs::create_directory(disk);
-  if (::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=300k") != 0) GTEST_SKIP() << "not root";
-  const auto command = [&](const std::vector<std::string>& more) {
-    auto all = train("disk/run", more);
-    return all;
-  };
-  const auto full = run_app(command({"--set", "train.keep=100"}));
+  const Disk disk(path("disk"));
+  if (!disk.there) GTEST_SKIP() << "not root";
+  const auto full = run_app(train("disk/run", {"--set", "train.keep=100"}));
   EXPECT_EQ(full.code, 2);
   EXPECT_NE(full.err.find("No space left"), std::string::npos) << full.err;
   const RunFolder run{path("disk/run")};
   ASSERT_FALSE(run.checkpoints().empty());
   for (const int64_t i : run.checkpoints()) EXPECT_NO_THROW(Checkpoint(run.checkpoint(i)));
 
-  ASSERT_EQ(::mount("tmpfs", disk.c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, nullptr), 0);
-  const auto read_only = run_app(command({}));
+  ASSERT_TRUE(disk.change(MS_RDONLY, "size=200k"));
+  const auto read_only = run_app(train("disk/run"));
   EXPECT_EQ(read_only.code, 2);
   EXPECT_NE(read_only.err.find("Read-only"), std::string::npos) << read_only.err;
 
-  ASSERT_EQ(::mount("tmpfs", disk.c_str(), "tmpfs", MS_REMOUNT, "size=20m"), 0);
-  EXPECT_EQ(run_app(command({})).code, 0);
+  ASSERT_TRUE(disk.change(0, "size=20m"));
+  EXPECT_EQ(run_app(train("disk/run")).code, 0);
   EXPECT_EQ(run_app(train("whole")).code, 0);
   expect_same_end("disk/run", "whole");
-  ::umount(disk.c_str());
 }
 
 TEST_F(Faults, AClockThatJumpsIsNotNoticed) {
@@ -232,7 +244,7 @@ TEST_F(Faults, DataThatChangeUnderARunAreNoticed) {
   train_until("run", 14);
   const std::string before = read_file(path("rows.csv"));
   Random random(torch::kCPU, 4);
-  write_csv(path("rows.csv"), {{}, random.normal({64, 2}, torch::kDouble)});
+  write_csv(path("rows.csv"), {{}, random.normal({64, 3}, torch::kDouble)});
   const auto result = run_app(train("run"));
   EXPECT_EQ(result.code, 2);
   EXPECT_NE(result.err.find("the data have changed since the run began"), std::string::npos)

@@ -11,8 +11,10 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "ddaebm/data/toy.h"
 #include "ddaebm/dist/launch.h"
 #include "ddaebm/error.h"
+#include "ddaebm/io/csv.h"
 #include "ddaebm/io/metrics_lines.h"
 #include "ddaebm/random.h"
 
@@ -99,9 +101,9 @@ TEST(RandomShare, PartsMakeTheJoinedDraw) {
     Random random(torch::kCPU, 5, Random::Generator::own, share);
     random.restart(Random::kTraining, 9);
     const int64_t n = 12 / share.size;
-    return std::vector<torch::Tensor>{random.normal({n, 3}, torch::kDouble),
-                                      random.integers(100, {n}),
-                                      random.uniform({n, 1, 2}, torch::kFloat)};
+    return std::vector<torch::Tensor>{
+        random.normal({n, 3}, torch::kDouble), random.integers(100, {n}),
+        random.uniform({n, 1, 2}, torch::kFloat), make_toy("pinwheel")->sample(n, random)};
   };
   const auto whole = draw({0, 1});
   for (const int64_t size : {2, 3, 4}) {
@@ -116,9 +118,10 @@ TEST(RandomShare, PartsMakeTheJoinedDraw) {
 // A small run in double precision, and what it logged.
 struct Together {
   Together() {
-    std::ofstream(settings()) << R"(
-[data]
-name = "pinwheel"
+    Random random(torch::kCPU, 3);
+    write_csv(path("rows.csv"), {{}, random.normal({64, 3}, torch::kDouble)});
+    std::ofstream(settings()) << "[data]\nname = \"" << path("rows.csv") << "\""
+                              << R"(
 [train]
 iterations = 30
 batch = 16

@@ -1,5 +1,5 @@
-#define USE_C10D_GLOO  // LibTorch's header is empty without it
-
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>

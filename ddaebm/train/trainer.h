@@ -21,7 +21,8 @@ struct TrainOptions {
   torch::Device device = torch::kCPU;
   bool resume = false;
   bool quiet = false;
-  std::optional<Place> place;  // among the ranks of a launcher; nothing: this process alone
+  // Among the ranks of a launcher; nothing: this process alone.
+  std::optional<Place> place = std::nullopt;
 };
 
 struct TrainResult {
