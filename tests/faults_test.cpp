@@ -276,11 +276,11 @@ TEST_F(Faults, OlderCheckpointsLoadAndLaterOnesAreRefused) {
 }
 
 TEST_F(Faults, ADivergenceIsExplainedAndRolledBack) {
-  // The step size grows until the losses run away.
+  // The step size grows until the losses run away; the newest checkpoint then is too late.
   const std::vector<std::string> astray = {
-      "--set", "train.lr=1000",           "--set", "train.warmup=100000",
-      "--set", "train.log_every=1",       "--set", "train.divergence_limit=1000",
-      "--set", "train.checkpoint_every=1"};
+      "--set", "train.lr=1000",     "--set", "train.warmup=100000",
+      "--set", "train.log_every=1", "--set", "train.divergence_limit=1000",
+      "--set", "train.keep=20",     "--set", "train.checkpoint_every=3"};
   auto stopping = astray;
   stopping.insert(stopping.end(), {"--on-divergence", "stop"});
   const auto stopped = run_app(train("stopped", stopping));
@@ -288,8 +288,8 @@ TEST_F(Faults, ADivergenceIsExplainedAndRolledBack) {
   EXPECT_NE(stopped.err.find("beyond train.divergence_limit"), std::string::npos) << stopped.err;
 
   auto rolling = astray;
-  rolling.insert(rolling.end(),
-                 {"--on-divergence", "rollback", "--set", "train.rollback_rate=0.0001"});
+  rolling.insert(rolling.end(), {"--on-divergence", "rollback", "--set",
+                                 "train.rollback_rate=0.0001", "--set", "train.rollbacks=20"});
   const auto rolled = run_app(train("rolled", rolling));
   EXPECT_EQ(rolled.code, 0) << rolled.err;
   const auto causes = read_metrics(RunFolder{path("rolled")}.divergences());
@@ -301,6 +301,7 @@ TEST_F(Faults, ADivergenceIsExplainedAndRolledBack) {
   const RunFolder run{path("rolled")};
   const Checkpoint last(run.checkpoint(run.checkpoints().back()));
   EXPECT_EQ(last.facts().rollbacks, static_cast<int64_t>(causes.size()));
+  EXPECT_EQ(last.facts().iteration, 150);
   EXPECT_LT(last.facts().rate, 1);
 
   auto hopeless = astray;

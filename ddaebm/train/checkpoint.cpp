@@ -77,6 +77,7 @@ void save_checkpoint(const RunFolder& folder, const CheckpointFacts& facts,
                    {"iteration", std::to_string(facts.iteration)},
                    {"rate", fmt::format("{}", facts.rate)},
                    {"rollbacks", std::to_string(facts.rollbacks)}};
+  if (facts.rollbacks > 0) file.metadata["rolled_back"] = std::to_string(facts.rolled_back);
   if (!facts.data.empty()) file.metadata["data"] = facts.data;
   if (!facts.missing.empty()) {
     file.metadata["missing"] = fmt::format("{}", fmt::join(facts.missing, " "));
@@ -122,6 +123,7 @@ Checkpoint::Checkpoint(const std::filesystem::path& path)
     const std::string rate = note("rate");
     facts_.rate = std::strtod(rate.c_str(), nullptr);
     facts_.rollbacks = to_int(note("rollbacks"));
+    facts_.rolled_back = to_int(note("rolled_back"));
   }
 }
 

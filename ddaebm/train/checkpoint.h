@@ -48,6 +48,7 @@ struct CheckpointFacts {
   std::vector<std::string> missing;  // networks that were never trained (imported runs)
   double rate = 1;                   // of the settings' step size, after rollbacks
   int64_t rollbacks = 0;
+  int64_t rolled_back = -1;  // the iteration that the last of them led to
   std::string data;  // what the data were; empty: not known
 };
 

@@ -346,18 +346,31 @@ class Training {
     const double rate = facts_.rate * config.rollback_rate;
     const int64_t count = facts_.rollbacks + 1;
     if (ranks_.first()) {
+      set_aside_what_was_tried();
       load();
       (void)cut_metrics(folder_, next_);
     }
     share_state();
     facts_.rate = rate;
     facts_.rollbacks = count;
+    facts_.rolled_back = next_;
     pending_ = 0;
+    // At once: a run that is killed now goes on from here with the smaller step size too.
+    if (ranks_.first()) save();
     if (!options_.quiet) {
       ReadHooks::warn_on_stderr(fmt::format(
           "iteration {}: {}; back to iteration {} with {} times the step size (rollback {} of {})",
           divergence.iteration, divergence.what, next_, rate, count, config.rollbacks));
     }
+  }
+
+  // A checkpoint that a rollback led to and that led astray again was taken too late.
+  void set_aside_what_was_tried() const {
+    const auto there = folder_.checkpoints();
+    if (there.size() < 2) return;
+    const auto newest = folder_.checkpoint(there.back());
+    if (Checkpoint(newest).facts().rolled_back != there.back()) return;
+    std::filesystem::rename(newest, newest.string() + ".diverged");
   }
 
   // All that may help to find the cause, as a line of divergences.jsonl.
