@@ -84,10 +84,10 @@ void save_checkpoint(const RunFolder& folder, const CheckpointFacts& facts,
   }
   write_safetensors(folder.checkpoint(facts.iteration), file, /*with_checksum=*/true);
 
-  auto there = folder.checkpoints();
+  const auto there = folder.checkpoints();
   const auto best = folder.best();
-  if (best) std::erase(there, best->iteration);
   for (size_t i = 0; i + static_cast<size_t>(keep) < there.size(); ++i) {
+    if (best && best->iteration == there[i]) continue;
     std::error_code ignored;  // an old checkpoint that stays costs only space
     std::filesystem::remove(folder.checkpoint(there[i]), ignored);
   }
