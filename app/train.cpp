@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 
@@ -7,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "ddaebm/dist/launch.h"
 #include "ddaebm/error.h"
 #include "ddaebm/train/model.h"
 #include "ddaebm/train/trainer.h"
@@ -15,20 +17,43 @@ namespace ddaebm::app {
 namespace {
 
 struct Options {
-  std::string settings, out, device = "cpu";
+  std::string settings, out, device = "cpu", on_divergence;
   std::vector<std::string> changes;
-  int64_t seed = -1, seeds = 1;
+  int64_t seed = -1, seeds = 1, ranks = 1;
   bool resume = false, quiet = false;
 };
+
+// The command line of one rank.
+std::vector<std::string> rank_arguments(const Options& o, const std::vector<std::string>& changes) {
+  std::vector<std::string> all = {"ddaebm", "train", o.settings, "--device", o.device};
+  for (const auto& change : changes) all.insert(all.end(), {"--set", change});
+  if (!o.out.empty()) all.insert(all.end(), {"--out", o.out});
+  if (o.resume) all.emplace_back("--resume");
+  if (o.quiet) all.emplace_back("--quiet");
+  return all;
+}
 
 void run(const Options& o) {
   auto changes = o.changes;
   if (o.seed >= 0) changes.push_back(fmt::format("seed={}", o.seed));
+  if (!o.on_divergence.empty()) {
+    changes.push_back(fmt::format("train.on_divergence={}", o.on_divergence));
+  }
+  const auto place = place_of_process([](const char* name) { return std::getenv(name); });
+  if ((o.ranks > 1 || place) && o.seeds > 1) fail("--seeds trains in one process, without ranks");
+  if (o.ranks > 1) {
+    if (place) fail("--ranks {}: a launcher has started {} ranks already", o.ranks, place->size);
+    stop_on_signals();
+    std::fflush(nullptr);
+    std::_Exit(run_local_ranks(o.ranks, rank_arguments(o, changes), stop_signal));
+  }
   RunSettings settings = read_settings(o.settings, changes);
   TrainOptions options;
-  options.device = parse_device(o.device);
+  options.place = place;
+  options.device = parse_device(
+      place && o.device == "cuda" ? fmt::format("cuda:{}", place->local_rank) : o.device);
   options.resume = o.resume;
-  options.quiet = o.quiet;
+  options.quiet = o.quiet || (place && place->rank > 0);
   const std::filesystem::path given = o.settings;
   if (!o.out.empty()) {
     options.folder = o.out;
@@ -61,6 +86,10 @@ void run(const Options& o) {
     return;
   }
   const TrainResult result = train(settings, options, stop_signal);
+  if (place && place->rank > 0) {
+    if (!result.finished) exit_stopped();
+    return;
+  }
   if (!result.finished) stopped(folder);
   show_numbers(result.numbers);
   fmt::print("report: {}/report.html\n", folder);
@@ -81,6 +110,11 @@ void add_train(CLI::App& app) {
   command->add_option("--seed", o->seed, "Short for --set seed=N");
   command->add_option("--seeds", o->seeds, "Train this many seeds at once, from the seed on")
       ->check(CLI::Range(1, 32));
+  command->add_option("--ranks", o->ranks, "Train with this many processes on this machine")
+      ->check(CLI::Range(1, 1024));
+  command
+      ->add_option("--on-divergence", o->on_divergence, "Short for --set train.on_divergence=...")
+      ->check(CLI::IsMember({"stop", "rollback"}));
   command->add_flag("--resume", o->resume, "Go on from the folder's newest checkpoint");
   command->add_flag("--quiet", o->quiet, "No progress line");
   command->footer(
@@ -89,6 +123,8 @@ void add_train(CLI::App& app) {
       "  ddaebm train pinwheel-paper --set train.iterations=20000 --out runs/short\n"
       "  ddaebm train table --set data.name=measurements.csv --device cuda\n"
       "  ddaebm train pinwheel --seeds 5 --device cuda\n"
+      "  ddaebm train 25gaussians --ranks 2\n"
+      "  torchrun --nproc-per-node 8 --no-python ddaebm train cifar10 --device cuda\n"
       "  ddaebm train runs/25gaussians --resume");
   command->callback([o] { run(*o); });
 }

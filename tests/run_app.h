@@ -68,6 +68,7 @@ class App {
 
   // What it has printed so far.
   std::filesystem::path out_file() const { return folder_.path() / "out"; }
+  pid_t process() const { return process_; }
   void signal(int number) const { ::kill(process_, number); }
   // Whether it has ended; wait() then returns at once.
   bool ended() const {

@@ -41,4 +41,13 @@ std::unique_ptr<ImageFiles> open_lmdb(const std::filesystem::path& folder);
 std::unique_ptr<ImageFiles> open_tar(const std::vector<std::filesystem::path>& shards,
                                      const Warn& warn);
 
+// The pictures of tar shards in the order in which training takes them, in bounded memory. Shards
+// are dealt to `lanes`; each lane reads its own from start to end, in another order every epoch,
+// and shuffles `window` pictures at a time. Picture lanes * k + l is the k-th of lane l, without
+// end: a function of the seed alone. Quick where each lane's are asked for nearly in turn. size()
+// is that of an epoch.
+std::unique_ptr<ImageFiles> open_tar_in_order(const std::vector<std::filesystem::path>& shards,
+                                              int64_t lanes, int64_t window, uint64_t seed,
+                                              const Warn& warn);
+
 }  // namespace ddaebm

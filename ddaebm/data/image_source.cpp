@@ -9,6 +9,8 @@
 
 #include "ddaebm/data/image_stream.h"
 #include "ddaebm/error.h"
+#include "ddaebm/io/bytes.h"
+#include "ddaebm/io/sha256.h"
 
 namespace ddaebm {
 namespace {
@@ -68,6 +70,11 @@ class ImageSource : public DataSource {
     return pixels_.slice(0, 0, std::min(n, pixels_.size(0))).to(torch::kCPU);
   }
   Units units() const override { return identity_units(event()); }
+  std::string fingerprint() const override {
+    // Of some thousand images.
+    const auto some = pixels_.slice(0, 0, pixels_.size(0), pixels_.size(0) / 4096 + 1);
+    return fmt::format("{} images {}", pixels_.size(0), hex(sha256(bytes_of(packed(some)))));
+  }
 
  private:
   torch::Tensor pixels_;  // uint8 [N, C, H, W]
@@ -80,8 +87,9 @@ class StreamSource : public DataSource {
   // `first` reads the first n training images.
   StreamSource(std::unique_ptr<ImageStream> stream, HeldOut held_out,
                std::function<torch::Tensor(int64_t n)> first, std::vector<int64_t> event,
-               torch::Device device)
+               torch::Device device, std::string fingerprint)
       : stream_(std::move(stream)),
+        fingerprint_(std::move(fingerprint)),
         held_out_(std::move(held_out)),
         first_(std::move(first)),
         event_(std::move(event)),
@@ -107,9 +115,11 @@ class StreamSource : public DataSource {
   }
   torch::Tensor training_images(int64_t n) override { return first_(n); }
   Units units() const override { return identity_units(event_); }
+  std::string fingerprint() const override { return fingerprint_; }
 
  private:
   std::unique_ptr<ImageStream> stream_;
+  std::string fingerprint_;
   HeldOut held_out_;
   std::function<torch::Tensor(int64_t n)> first_;
   std::vector<int64_t> event_;
@@ -196,13 +206,47 @@ std::pair<std::vector<int64_t>, std::vector<int64_t>> split(const std::vector<in
   return {std::move(train), std::move(shuffled)};
 }
 
+// Tar shards that are read from start to end; the last of them are kept for evaluation.
+std::unique_ptr<DataSource> open_in_order(const DataConfig& config, torch::Device device,
+                                          const ReadHooks& hooks, uint64_t seed, Share share) {
+  auto shards = tar_shards(config.name);
+  if (shards.size() < 2) {
+    fail("{}: data.in_order wants two tar shards at least, one of them to hold out; {} found",
+         config.name, shards.size());
+  }
+  const auto count = static_cast<double>(shards.size());
+  const auto kept =
+      std::clamp<size_t>(static_cast<size_t>(config.held_out * count), 1, shards.size() - 1);
+  const std::vector<std::filesystem::path> last(shards.end() - static_cast<std::ptrdiff_t>(kept),
+                                                shards.end());
+  shards.resize(shards.size() - kept);
+  const std::shared_ptr<const ImageFiles> files =
+      open_tar_in_order(shards, config.lanes, config.shuffle, seed, hooks.warn);
+  ImageSet test{{}, open_tar(last, hooks.warn)};
+  if (test.size() == 0) fail("{}: no images in its last shard", config.name);
+  const auto all = first_indices(test.size());
+  const auto event = shape_of(test, all, config);
+  auto first = [shards, config, hooks](int64_t n) {
+    const ImageSet set{{}, open_tar({shards.front()}, hooks.warn)};
+    return load_images(set, first_indices(set.size(), n), config, hooks).pixels;
+  };
+  const std::string fingerprint =
+      fmt::format("{} images in {} shards", files->size(), shards.size());
+  auto stream = std::make_unique<ImageStream>(files, std::vector<int64_t>{}, config, event, seed,
+                                              share, device.is_cuda(), hooks);
+  return std::make_unique<StreamSource>(std::move(stream),
+                                        HeldOut(std::move(test), all, config, hooks),
+                                        std::move(first), event, device, fingerprint);
+}
+
 }  // namespace
 
 std::unique_ptr<DataSource> open_image_source(const DataConfig& config, torch::Device device,
-                                              const ReadHooks& hooks, uint64_t seed) {
+                                              const ReadHooks& hooks, uint64_t seed, Share share) {
   if (config.name == "stackedmnist") {
     return std::make_unique<StackedSource>(config, device, hooks);
   }
+  if (config.in_order) return open_in_order(config, device, hooks, seed, share);
   auto set = open_images(config, Split::train, hooks);
   if (!set) fail("{}: has no training images", config.name);
   auto test = open_images(config, Split::test, hooks);
@@ -229,9 +273,9 @@ std::unique_ptr<DataSource> open_image_source(const DataConfig& config, torch::D
       return load_images(set, {train.begin(), train.begin() + count}, config, hooks).pixels;
     };
     auto stream = std::make_unique<ImageStream>(set->files, std::move(train), config, event, seed,
-                                                device.is_cuda(), hooks);
+                                                share, device.is_cuda(), hooks);
     return std::make_unique<StreamSource>(std::move(stream), std::move(held_out), std::move(first),
-                                          event, device);
+                                          event, device, fmt::format("{} images", set->size()));
   }
   if (!fits) {
     fail(

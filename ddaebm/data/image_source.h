@@ -12,6 +12,6 @@ namespace ddaebm {
 // batch, by threads that run ahead of the training (DataSource::prepare). Evaluation draws from the
 // test split, or from a share of the images that the set's content alone picks.
 std::unique_ptr<DataSource> open_image_source(const DataConfig& config, torch::Device device,
-                                              const ReadHooks& hooks, uint64_t seed);
+                                              const ReadHooks& hooks, uint64_t seed, Share share);
 
 }  // namespace ddaebm

@@ -17,12 +17,13 @@ constexpr int64_t kAheadBytes = int64_t{1} << 30;
 
 ImageStream::ImageStream(std::shared_ptr<const ImageFiles> files, std::vector<int64_t> which,
                          const DataConfig& config, std::vector<int64_t> shape, uint64_t seed,
-                         bool pinned, ReadHooks hooks)
+                         Share share, bool pinned, ReadHooks hooks)
     : files_(std::move(files)),
       which_(std::move(which)),
       config_(config),
       shape_(std::move(shape)),
       seed_(seed),
+      share_(share),
       pinned_(pinned),
       hooks_(std::move(hooks)),
       workers_(std::make_unique<Workers>(worker_count(), [this] { work(); })) {}
@@ -98,10 +99,14 @@ void ImageStream::work() {
 void ImageStream::fill(const Batch& batch, int64_t slot) {
   const uint64_t of_step = Random::mix(Random::mix(seed_ ^ Random::mix(Random::kTraining)) ^
                                        static_cast<uint64_t>(batch.step));
-  uint64_t draw = Random::mix(of_step ^ static_cast<uint64_t>(slot));
+  const int64_t joined_slot = share_.rank * batch.pixels.size(0) + slot;
+  uint64_t draw = Random::mix(of_step ^ static_cast<uint64_t>(joined_slot));
+  const int64_t ordered =
+      which_.empty() ? in_order(batch.step, joined_slot, share_.size * batch.pixels.size(0)) : 0;
   // A picture that does not decode makes way for the next draw; note_failure ends this in time.
-  for (;; draw = Random::mix(draw)) {
-    const int64_t image = which_[Random::mix(draw) % which_.size()];
+  for (int64_t tries = 0;; draw = Random::mix(draw), ++tries) {
+    const int64_t image = which_.empty() ? ordered + tries * config_.lanes
+                                         : which_[Random::mix(draw) % which_.size()];
     const bool mirrored = config_.flip && (Random::mix(~draw) & 1U) != 0;
     try {
       const auto picture = load_picture(*files_, image, config_);
@@ -120,14 +125,23 @@ void ImageStream::fill(const Batch& batch, int64_t slot) {
   }
 }
 
+int64_t ImageStream::in_order(int64_t step, int64_t slot, int64_t n) const {
+  // Slots lane * n / lanes up to the next lane's: neighbours, so that a rank needs few lanes.
+  const int64_t lane = slot * config_.lanes / n;
+  const auto first = [&](int64_t l) { return (l * n + config_.lanes - 1) / config_.lanes; };
+  const int64_t a_step = first(lane + 1) - first(lane);
+  return (step * a_step + slot - first(lane)) * config_.lanes + lane;
+}
+
 void ImageStream::note_failure(int64_t image, const std::string& reason) {
   const std::string text = fmt::format("{}: {}", files_->name(image), reason);
   const std::lock_guard lock(mutex_);
   if (stop_) fail("{}", text);
   if (!failed_.insert(image).second) return;
-  if (failed_.size() * 100 > which_.size()) {
+  const auto size = which_.empty() ? static_cast<size_t>(files_->size()) : which_.size();
+  if (failed_.size() * 100 > size) {
     fail("{}: more than 1 % of {} images do not decode, such as {}; mend or remove them",
-         config_.name, which_.size(), text);
+         config_.name, size, text);
   }
   warnings_.push_back(text + "; another takes its place");
 }

@@ -13,15 +13,16 @@
 
 namespace ddaebm {
 
-// Batches of pictures from disk, decoded by worker threads ahead of time. The batch of a step is a
-// function of seed and step alone: any step may be asked for, the next one is quick.
+// Batches of pictures from disk, decoded by worker threads ahead of time. The joined batch of a
+// step is a function of seed and step alone: any step may be asked for, the next one is quick.
 class ImageStream {
  public:
-  // Of `files` those that `which` lists, each [3, H, W] = `shape` once framed; pinned batches copy
-  // to a GPU without waiting.
+  // Of `files` those that `which` lists, by chance; all of them in their own order where it is
+  // empty, those of config.lanes side by side. Each is [3, H, W] = `shape` once framed; pinned
+  // batches copy to a GPU without waiting.
   ImageStream(std::shared_ptr<const ImageFiles> files, std::vector<int64_t> which,
-              const DataConfig& config, std::vector<int64_t> shape, uint64_t seed, bool pinned,
-              ReadHooks hooks);
+              const DataConfig& config, std::vector<int64_t> shape, uint64_t seed, Share share,
+              bool pinned, ReadHooks hooks);
   ~ImageStream();
 
   // uint8 [n, 3, H, W]. A picture that does not decode is named in a warning, once, and another
@@ -37,6 +38,8 @@ class ImageStream {
 
   void work();
   void fill(const Batch& batch, int64_t slot);
+  // The picture for a slot of a step's joined batch of n.
+  int64_t in_order(int64_t step, int64_t slot, int64_t n) const;
   // Throws where there are too many.
   void note_failure(int64_t image, const std::string& reason);
 
@@ -45,6 +48,7 @@ class ImageStream {
   DataConfig config_;
   std::vector<int64_t> shape_;
   uint64_t seed_;
+  Share share_;
   bool pinned_;
   ReadHooks hooks_;
 

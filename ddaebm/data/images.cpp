@@ -463,6 +463,17 @@ std::optional<ImageSet> open_images(const DataConfig& config, Split split, const
   return in_memory(std::move(stacks));
 }
 
+std::vector<fs::path> tar_shards(const std::string& name) {
+  std::vector<fs::path> found;
+  if (is_tar(name) && fs::is_regular_file(name)) found.emplace_back(name);
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(name, none)) {
+    if (is_tar(entry.path()) && entry.is_regular_file()) found.push_back(entry.path());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
 torch::Tensor load_picture(const ImageFiles& files, int64_t i, const DataConfig& config) {
   return load_picture(files.bytes(i), config);
 }

@@ -40,6 +40,9 @@ bool is_image_data(const std::string& name);
 // test split only where its files are named as the official ones.
 std::optional<ImageSet> open_images(const DataConfig& config, Split split, const ReadHooks& hooks);
 
+// The tar files of a path, sorted: itself, or those of a folder.
+std::vector<std::filesystem::path> tar_shards(const std::string& name);
+
 // Those of the set's images that `which` lists, cropped and scaled as config.crop and config.size
 // say, decoded on all cores. A picture that does not decode is named in a warning and left out;
 // more than one in a hundred is an error, and so are pictures of different size.

@@ -8,8 +8,10 @@
 #include "ddaebm/data/images.h"
 #include "ddaebm/data/logit_source.h"
 #include "ddaebm/error.h"
+#include "ddaebm/io/bytes.h"
 #include "ddaebm/io/csv.h"
 #include "ddaebm/io/npy.h"
+#include "ddaebm/io/sha256.h"
 
 namespace ddaebm {
 namespace {
@@ -75,6 +77,7 @@ class TableSource : public DataSource {
               const std::string& name) {
     const int64_t n = rows.size(0);
     if (n < 2) fail("{}: {} row; training needs two at least", name, n);
+    fingerprint_ = fmt::format("{} rows {}", n, hex(sha256(bytes_of(packed(rows)))));
     units_ = config.standardise == Standardise::never ? identity_units(rows.size(1))
                                                       : standard_units(rows, name);
     // Which rows are held out depends on the file alone, not on the run's seed, so that runs
@@ -94,10 +97,12 @@ class TableSource : public DataSource {
     return held_out_.slice(0, 0, std::min(n, held_out_.size(0)));
   }
   Units units() const override { return units_; }
+  std::string fingerprint() const override { return fingerprint_; }
 
  private:
   torch::Tensor train_, held_out_;  // [N, D]
   Units units_;
+  std::string fingerprint_;
 };
 
 }  // namespace
@@ -132,10 +137,12 @@ void ReadHooks::warn_on_stderr(const std::string& warning) {
 }
 
 std::unique_ptr<DataSource> open_data(const DataConfig& config, torch::Device device,
-                                      const ReadHooks& hooks, uint64_t seed) {
+                                      const ReadHooks& hooks, uint64_t seed, Share share) {
   if (is_toy(config.name)) return std::make_unique<ToySource>(config);
   if (config.logit) return open_logit_source(config, device, hooks);
-  if (is_image_data(config.name)) return open_image_source(config, device, hooks, seed);
+  if (is_image_data(config.name)) {
+    return open_image_source(config, device, hooks, seed, share);
+  }
   if (!std::filesystem::exists(config.name)) {
     fail("data.name '{}' is neither a built-in set nor a file; `ddaebm data list` shows the sets",
          config.name);

@@ -28,6 +28,9 @@ struct DataConfig {
   int64_t limit = 0;
   int64_t stacks = 128000;
   double device_memory = 16;
+  bool in_order = false;
+  int64_t shuffle = 4096;
+  int64_t lanes = 1;
   bool logit = false;
   double validation = 0.1;
 
@@ -50,6 +53,13 @@ struct DataConfig {
       "stackedmnist: training images, drawn once for all; 0: drawn afresh without end");
     f("device_memory", device_memory, more_than(0),
       "images: GiB that a set may take on the device; larger sets are read from disk as needed");
+    f("in_order", in_order,
+      "tar shards: read from start to end in bounded memory, each picture once an epoch; the last "
+      "shards are held out");
+    f("shuffle", shuffle, at_least(1),
+      "in_order: pictures that are shuffled at a time, and held encoded; shards are shuffled too");
+    f("lanes", lanes, at_least(1),
+      "in_order: groups of shards that are read side by side, each by one rank");
     f("logit", logit, "images: as vectors of logits of noisy grey levels, as flows are trained");
     f("validation", validation, between(0, 0.9),
       "logit: share of the training images that is kept to choose by");
@@ -99,14 +109,19 @@ class DataSource {
   // Data x [n, D] that stand for images as such, uint8 [n, C, H, W]; undefined where they do not.
   virtual torch::Tensor to_images(const torch::Tensor& /*x*/) const { return {}; }
   virtual Units units() const = 0;
+  // Changes when the data do, as far as can be told without reading all of a large set; empty where
+  // they cannot change.
+  virtual std::string fingerprint() const { return {}; }
   // The distribution itself where it is known.
   virtual const Toy* toy() const { return nullptr; }
 };
 
 // Opens what the settings name; rows of files are checked (finite, not empty) and moved to
-// `device`. The seed is that of the run; it decides what data from disk come in which step.
+// `device`. The seed is that of the run; it decides what data from disk come in which step. The
+// share says which of them come here, as for Random.
 std::unique_ptr<DataSource> open_data(const DataConfig& config, torch::Device device,
-                                      const ReadHooks& hooks = {}, uint64_t seed = 0);
+                                      const ReadHooks& hooks = {}, uint64_t seed = 0,
+                                      Share share = {});
 
 // Rows [N, D] that are in memory, as those of a file are taken: some held out, standardised. `name`
 // stands in errors.

@@ -2,6 +2,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <deque>
+#include <mutex>
+#include <numeric>
 #include <optional>
 
 #include <archive.h>
@@ -12,6 +15,7 @@
 
 #include "ddaebm/data/image_files.h"
 #include "ddaebm/error.h"
+#include "ddaebm/random.h"
 
 namespace ddaebm {
 namespace {
@@ -117,6 +121,21 @@ class TarReader {
   std::array<char, 65536> buffer_{};
 };
 
+// The name of a member that is a picture, fit to be shown; nothing of others.
+std::optional<std::string> picture_name(archive_entry* entry) {
+  const char* found = archive_entry_pathname(entry);
+  // Where the locale has no letters for it.
+  if (found == nullptr) found = archive_entry_pathname_utf8(entry);
+  if (found == nullptr || archive_entry_filetype(entry) != AE_IFREG || !has_image_ending(found)) {
+    return {};
+  }
+  std::string name = found;
+  for (char& c : name) {
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
+  }
+  return name;
+}
+
 class TarFiles : public ImageFiles {
  public:
   TarFiles(const std::vector<fs::path>& shards, const Warn& warn) : shards_(shards) {
@@ -152,13 +171,9 @@ class TarFiles : public ImageFiles {
     const size_t before = members_.size();
     std::string complaint;
     while (archive_entry* entry = reader.next()) {
-      const char* name = archive_entry_pathname(entry);
-      // Where the locale has no letters for it.
-      if (name == nullptr) name = archive_entry_pathname_utf8(entry);
-      if (name == nullptr || archive_entry_filetype(entry) != AE_IFREG || !has_image_ending(name)) {
-        continue;
-      }
-      Member member{shard, reader.position(), printable(name), {}};
+      const auto name = picture_name(entry);
+      if (!name) continue;
+      Member member{shard, reader.position(), *name, {}};
       if (reader.compressed()) {
         auto data = reader.data(entry);
         if (!data) break;
@@ -195,19 +210,140 @@ class TarFiles : public ImageFiles {
     return entry != nullptr && reader.data(entry).has_value();
   }
 
-  static std::string printable(std::string name) {
-    for (char& c : name) {
-      if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
-    }
-    return name;
-  }
-
   std::vector<fs::path> shards_;
   std::vector<Member> members_;
   uint64_t held_ = 0;
 };
 
+class TarSequence : public ImageFiles {
+ public:
+  TarSequence(const std::vector<fs::path>& shards, int64_t lanes, int64_t window, uint64_t seed,
+              const Warn& warn)
+      : lanes_(static_cast<size_t>(lanes)), window_(window), seed_(seed) {
+    if (static_cast<size_t>(lanes) > shards.size()) {
+      fail("data.lanes = {}, there are {} shards to train on; it can be as many at most", lanes,
+           shards.size());
+    }
+    for (size_t i = 0; i < shards.size(); ++i) {
+      Lane& lane = lanes_[i % lanes_.size()];
+      // One shard's table at a time.
+      lane.shards.push_back({shards[i], TarFiles({shards[i]}, warn).size()});
+      lane.size += lane.shards.back().size;
+    }
+    for (const Lane& lane : lanes_) {
+      if (lane.size == 0) fail("{}: no images in it", lane.shards.front().path.string());
+    }
+  }
+  int64_t size() const override {
+    return std::accumulate(lanes_.begin(), lanes_.end(), int64_t{0},
+                           [](int64_t sum, const Lane& lane) { return sum + lane.size; });
+  }
+  std::string name(int64_t i) const override { return picture(i).name; }
+  std::string bytes(int64_t i) const override { return picture(i).bytes; }
+
+ private:
+  struct Shard {
+    fs::path path;
+    int64_t size;
+  };
+  struct Picture {
+    std::string name, bytes;
+  };
+  struct Window {
+    int64_t epoch, number;
+    std::vector<Picture> pictures;
+  };
+  // Where a lane reads on.
+  struct Cursor {
+    int64_t epoch = -1;
+    int64_t next = 0;  // picture of the epoch
+    std::vector<Shard> order;
+    size_t shard = 0;  // of the order
+    std::unique_ptr<TarReader> reader;
+  };
+  struct Lane {
+    std::vector<Shard> shards;
+    int64_t size = 0;
+    mutable std::mutex mutex;  // guards what follows
+    mutable Cursor cursor;
+    mutable std::deque<std::shared_ptr<const Window>> held;
+  };
+
+  Picture picture(int64_t i) const {
+    const auto count = static_cast<int64_t>(lanes_.size());
+    const Lane& lane = lanes_[static_cast<size_t>(i % count)];
+    const int64_t k = i / count;
+    const auto found = window(lane, k / lane.size, k % lane.size / window_);
+    return found->pictures[static_cast<size_t>(k % lane.size % window_)];
+  }
+
+  std::shared_ptr<const Window> window(const Lane& lane, int64_t epoch, int64_t number) const {
+    constexpr size_t kHeld = 2;  // readers may be on both sides of a border
+    const std::lock_guard lock(lane.mutex);
+    for (const auto& there : lane.held) {
+      if (there->epoch == epoch && there->number == number) return there;
+    }
+    if (lane.held.size() == kHeld) lane.held.pop_front();
+    lane.held.push_back(read(lane, epoch, number));
+    return lane.held.back();
+  }
+
+  std::shared_ptr<const Window> read(const Lane& lane, int64_t epoch, int64_t number) const {
+    const int64_t first = number * window_;
+    const int64_t last = std::min(first + window_, lane.size);
+    Cursor& at = lane.cursor;
+    if (at.epoch != epoch || at.next > first) at = start(lane, epoch);
+    Window window{epoch, number, {}};
+    while (at.next < last) {
+      if (!at.reader) at.reader = std::make_unique<TarReader>(at.order[at.shard].path, 0);
+      archive_entry* entry = at.reader->next();
+      if (entry == nullptr) {
+        at.reader.reset();
+        ++at.shard;
+        if (at.shard == at.order.size())
+          fail("the shards have fewer pictures now; did they change?");
+        continue;
+      }
+      const auto name = picture_name(entry);
+      if (!name) continue;
+      if (at.next++ < first) continue;
+      auto bytes = at.reader->data(entry);
+      const std::string& path = at.order[at.shard].path.string();
+      if (!bytes) fail("{}: cannot be read any more; did the file change?", path);
+      window.pictures.push_back({fmt::format("{} [{}]", path, *name), *std::move(bytes)});
+    }
+    const uint64_t seed = Random::mix(mixed(epoch) ^ static_cast<uint64_t>(number));
+    for (size_t i = window.pictures.size(); i > 1; --i) {
+      std::swap(window.pictures[i - 1], window.pictures[Random::mix(seed ^ i) % i]);
+    }
+    return std::make_shared<const Window>(std::move(window));
+  }
+
+  Cursor start(const Lane& lane, int64_t epoch) const {
+    Cursor cursor;
+    cursor.epoch = epoch;
+    cursor.order = lane.shards;
+    for (size_t i = cursor.order.size(); i > 1; --i) {
+      std::swap(cursor.order[i - 1], cursor.order[Random::mix(mixed(epoch) ^ ~i) % i]);
+    }
+    return cursor;
+  }
+
+  uint64_t mixed(int64_t epoch) const {
+    return Random::mix(seed_ ^ Random::mix(static_cast<uint64_t>(epoch)));
+  }
+
+  std::vector<Lane> lanes_;
+  int64_t window_;
+  uint64_t seed_;
+};
+
 }  // namespace
+
+std::unique_ptr<ImageFiles> open_tar_in_order(const std::vector<fs::path>& shards, int64_t lanes,
+                                              int64_t window, uint64_t seed, const Warn& warn) {
+  return std::make_unique<TarSequence>(shards, lanes, window, seed, warn);
+}
 
 std::unique_ptr<ImageFiles> open_tar(const std::vector<fs::path>& shards, const Warn& warn) {
   return std::make_unique<TarFiles>(shards, warn);

@@ -8,7 +8,8 @@
 namespace ddaebm::toy {
 
 torch::Tensor part_of_batch(int64_t n, int64_t parts, const Random& random) {
-  return torch::arange(n, torch::TensorOptions(torch::kLong).device(random.device()))
+  const int64_t first = random.first_row(n);
+  return torch::arange(first, first + n, torch::TensorOptions(torch::kLong).device(random.device()))
       .remainder(parts);
 }
 

@@ -42,6 +42,9 @@ auto uninterrupted(Call call) {
   fail("{}: {}: {}", path.string(), what, std::strerror(error));
 }
 
+constexpr std::string_view kTemporary = ".ddaebm-";
+constexpr std::string_view kTemporaryEnd = ".tmp";
+
 // A file that is removed again unless it is renamed.
 class TemporaryFile {
  public:
@@ -75,7 +78,7 @@ class TemporaryFile {
     static std::atomic<unsigned> counter{0};
     int fd = -1;
     do {
-      name_ = fmt::format(".ddaebm-{}-{}.tmp", ::getpid(), counter++);
+      name_ = fmt::format("{}{}-{}{}", kTemporary, ::getpid(), counter++, kTemporaryEnd);
       fd = uninterrupted([&] {
         return ::openat(folder_, name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
       });
@@ -128,6 +131,16 @@ void write_file(const std::filesystem::path& path, std::string_view bytes) {
   // EINVAL: a file system that has no such thing as flushing a folder.
   if (uninterrupted([&] { return ::fsync(folder.get()); }) != 0 && errno != EINVAL) {
     fail_with_errno(path, "is written, but its folder cannot be flushed to disk");
+  }
+}
+
+void remove_temporary_files(const std::filesystem::path& folder) {
+  std::error_code ignored;  // one that stays costs only space
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kTemporary) && name.ends_with(kTemporaryEnd)) {
+      std::filesystem::remove(entry.path(), ignored);
+    }
   }
 }
 

@@ -14,4 +14,8 @@ std::string read_file(const std::filesystem::path& path);
 // say) removes the temporary file and leaves `path` as it was.
 void write_file(const std::filesystem::path& path, std::string_view bytes);
 
+// Those that write_file has left in a folder where its process was killed. Nobody else may write
+// there meanwhile.
+void remove_temporary_files(const std::filesystem::path& folder);
+
 }  // namespace ddaebm

@@ -15,6 +15,7 @@
 #include "ddaebm/error.h"
 #include "ddaebm/io/bytes.h"
 #include "ddaebm/io/file.h"
+#include "ddaebm/io/sha256.h"
 
 // The format: the header's length (uint64), a JSON header padded with spaces, then the tensors'
 // bytes without gaps. Offsets count from the end of the header.
@@ -122,6 +123,10 @@ const char* dtype_name(const std::string& where, torch::ScalarType type) {
        c10::toString(type));
 }
 
+std::string_view text_of(const Sha256& digest) {
+  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
+}
+
 }  // namespace
 
 Safetensors read_safetensors(const std::filesystem::path& path) {
@@ -174,10 +179,18 @@ Safetensors read_safetensors(const std::filesystem::path& path) {
   if (covered != data.size()) {
     fail("{}: the tensors take {} bytes of data, the file has {}", where, covered, data.size());
   }
+  if (result.tensors.contains(kChecksum)) {
+    const auto before = file.size() - std::min(file.size(), std::tuple_size_v<Sha256>);
+    const auto right = sha256(std::string_view(file).substr(0, before));
+    if (std::string_view(file).substr(before) != text_of(right)) {
+      fail("{}: its checksum is not that of its content; the file is damaged", where);
+    }
+  }
   return result;
 }
 
-void write_safetensors(const std::filesystem::path& path, const Safetensors& content) {
+void write_safetensors(const std::filesystem::path& path, const Safetensors& content,
+                       bool with_checksum) {
   const std::string where = path.string();
   json header = json::object();
   if (!content.metadata.empty()) header[kMetadata] = content.metadata;
@@ -193,6 +206,13 @@ void write_safetensors(const std::filesystem::path& path, const Safetensors& con
                     {"shape", tensors.back().sizes().vec()},
                     {"data_offsets", {begin, size}}};
   }
+  if (with_checksum) {
+    TORCH_CHECK(content.tensors.empty() || content.tensors.rbegin()->first < kChecksum,
+                "write_safetensors: a name stands behind that of the checksum");
+    const auto bytes = std::tuple_size_v<Sha256>;
+    header[kChecksum] = {
+        {"dtype", "U8"}, {"shape", {bytes}}, {"data_offsets", {size, size + bytes}}};
+  }
 
   std::string text;
   try {
@@ -207,9 +227,10 @@ void write_safetensors(const std::filesystem::path& path, const Safetensors& con
   const uint64_t header_size = text.size();
 
   std::string file;
-  file.reserve(kLengthBytes + header_size + size);
+  file.reserve(kLengthBytes + header_size + size + std::tuple_size_v<Sha256>);
   file.append(reinterpret_cast<const char*>(&header_size), kLengthBytes).append(text);
   for (const torch::Tensor& tensor : tensors) file.append(bytes_of(tensor));
+  if (with_checksum) file.append(text_of(sha256(file)));
   write_file(path, file);
 }
 

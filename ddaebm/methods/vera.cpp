@@ -53,7 +53,8 @@ torch::Tensor Vera::negative_score(const torch::Tensor& z, const torch::Tensor& 
   const int64_t n = z.size(0);
   const auto sigma = sigma_->forward();
   const auto scale = posterior_scale_->forward();
-  const auto moves = random.normal({config_.posterior_samples, n, latent_}, options_);
+  const auto moves =
+      random.normal({n, config_.posterior_samples, latent_}, options_).transpose(0, 1);
   const auto near = z + scale * moves;
   // One pass for z and for all z' around it: under batch norm the generator is a function of its
   // batch, and x - G(z') must compare points of the same function.

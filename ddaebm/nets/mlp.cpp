@@ -28,6 +28,7 @@ MlpImpl::MlpImpl(int64_t in, const std::vector<int64_t>& widths, Norm norm) : no
       layer.norm.shift = register_parameter(name("norm_shift"), torch::zeros_like(ones));
       layer.norm.running_mean = register_buffer(name("norm_mean"), torch::zeros_like(ones));
       layer.norm.running_variance = register_buffer(name("norm_variance"), ones.clone());
+      layer.norm.spread = spread_;
     }
     layers_.push_back(layer);
     in = out;

@@ -25,9 +25,12 @@ struct MlpImpl : torch::nn::Module {
   // Differentiable at will.
   torch::Tensor forward(const torch::Tensor& x) const;
   const std::vector<ops::Dense>& layers() const { return layers_; }
+  // Norms, in training, over a batch of which a part is elsewhere.
+  void spread_batch(const ops::SpreadBatch& spread) { *spread_ = spread; }
 
  private:
   Norm norm_;
+  std::shared_ptr<ops::SpreadBatch> spread_ = std::make_shared<ops::SpreadBatch>();
   std::vector<ops::Dense> layers_;
 };
 TORCH_MODULE(Mlp);

@@ -267,6 +267,42 @@ bool has_norm(const TimeMlpParts& net) {
 // A trace sees LibTorch's operators, not our kernels.
 bool traced() { return at::tracer::impl::is_dispatch_enabled(); }
 
+bool is_spread(const BatchNorm& norm) { return norm.spread && norm.spread->parts > 1; }
+
+// The sum over all parts of a batch. What each part makes of it counts: so its derivative is the
+// sum of theirs.
+struct SumOfParts : Function<SumOfParts> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& part,
+                        const std::shared_ptr<const SpreadBatch>& spread) {
+    ctx->saved_data["spread"] = c10::IValue::make_capsule(c10::make_intrusive<Held>(spread));
+    auto total = part.detach().clone();
+    spread->sum(total);
+    return total;
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list given) {
+    const auto held = ctx->saved_data["spread"].toCapsule();
+    return {SumOfParts::apply(given[0], static_cast<const Held&>(*held).spread), Tensor()};
+  }
+  struct Held : torch::CustomClassHolder {
+    explicit Held(std::shared_ptr<const SpreadBatch> s) : spread(std::move(s)) {}
+    std::shared_ptr<const SpreadBatch> spread;
+  };
+};
+
+// Batch norm in training with the statistics of all parts.
+Tensor spread_norm(const BatchNorm& norm, const Tensor& h) {
+  const auto n = static_cast<double>(h.size(0) * norm.spread->parts);
+  const auto centred = h - SumOfParts::apply(h.sum(0), norm.spread) / n;
+  const auto variance = SumOfParts::apply(centred.square().sum(0), norm.spread) / n;
+  {
+    const torch::NoGradGuard no_grad;
+    const auto mean = (h - centred).mean(0);
+    Tensor(norm.running_mean).lerp_(mean, norm.momentum);
+    Tensor(norm.running_variance).lerp_(variance * (n / (n - 1)), norm.momentum);
+  }
+  return centred * (variance + norm.eps).rsqrt() * norm.scale + norm.shift;
+}
+
 }  // namespace
 
 std::vector<Tensor> parameters(const TimeMlpParts& net) {
@@ -282,7 +318,8 @@ std::vector<Tensor> parameters(const TimeMlpParts& net) {
 }
 
 Tensor time_mlp(const TimeMlpParts& net, const Tensor& x, const Tensor& t, bool training) {
-  if (traced() || (has_norm(net) && (net.norm_after_prelu || !training))) {
+  const bool spread = is_spread(net.trunk.front().norm) || is_spread(net.x_branch.front().norm);
+  if (traced() || (has_norm(net) && (net.norm_after_prelu || !training || spread))) {
     return reference::time_mlp(net, x, t, training);
   }
   return Evaluate::apply(x, at::TensorList(parameters(net)), Call{net, t});
@@ -300,6 +337,7 @@ Tensor dense_chain(const std::vector<Dense>& layers, Tensor x, bool norm_after_p
                    bool training) {
   for (const Dense& l : layers) {
     const auto norm = [&](const Tensor& h) {
+      if (training && is_spread(l.norm)) return spread_norm(l.norm, h);
       return at::batch_norm(h, l.norm.scale, l.norm.shift, l.norm.running_mean,
                             l.norm.running_variance, training, l.norm.momentum, l.norm.eps,
                             /*cudnn_enabled=*/false);

@@ -1,10 +1,19 @@
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include <torch/types.h>
 
 namespace ddaebm::ops {
+
+// A batch of which this process has one of `parts`, all of a size: `sum` adds in place what the
+// others have.
+struct SpreadBatch {
+  int64_t parts = 1;
+  std::function<void(const torch::Tensor&)> sum;
+};
 
 // A batch norm's parameters and statistics.
 struct BatchNorm {
@@ -12,6 +21,7 @@ struct BatchNorm {
   torch::Tensor running_mean, running_variance;  // [C], moved in training
   double momentum = 0.1;
   double eps = 1e-5;
+  std::shared_ptr<const SpreadBatch> spread;  // statistics over all parts where there are more
 };
 
 // x [N, K] -> prelu(norm(x W^T + bias)) [N, C].

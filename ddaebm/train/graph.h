@@ -40,6 +40,8 @@ class Lane {
 
   // Calls `work`, whose kernels go to this queue.
   void run(const std::function<void()>& work) const;
+  // What this queue is given from now on waits for what the current one has.
+  void follow() const;
 
  private:
   struct Stream;

@@ -1,3 +1,4 @@
+#include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -69,6 +70,13 @@ void Lane::run(const std::function<void()>& work) const {
   if (!stream_) return work();
   const c10::cuda::CUDAStreamGuard guard(stream_->stream);
   work();
+}
+
+void Lane::follow() const {
+  if (!stream_) return;
+  at::cuda::CUDAEvent event;
+  event.record(c10::cuda::getCurrentCUDAStream(stream_->stream.device_index()));
+  event.block(stream_->stream);
 }
 
 }  // namespace ddaebm

@@ -18,5 +18,6 @@ Lane::~Lane() = default;
 Lane::Lane(Lane&&) noexcept = default;
 
 void Lane::run(const std::function<void()>& work) const { work(); }
+void Lane::follow() const {}
 
 }  // namespace ddaebm

@@ -184,8 +184,11 @@ std::vector<std::string> import_checkpoint(const AuthorsCheckpoint& checkpoint,
   std::filesystem::create_directories(folder, error);
   if (error) fail("{}: {}", folder.string(), error.message());
   const Units units{torch::zeros(event, torch::kDouble), torch::ones(event, torch::kDouble)};
-  save_checkpoint(run, checkpoint.global_step.value_or(0), settings.method, state, units, 1,
-                  missing);
+  CheckpointFacts facts;
+  facts.method = settings.method;
+  facts.iteration = checkpoint.global_step.value_or(0);
+  facts.missing = missing;
+  save_checkpoint(run, facts, state, units, 1);
   // Last, since it is what makes the folder a run.
   write_file(run.config(), settings.to_toml());
   return notes;

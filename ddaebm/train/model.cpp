@@ -65,16 +65,24 @@ Model::Model(Method& method, const Units& units, torch::TensorOptions options)
       chunk_(chunk_size(event_)) {}
 
 Model Model::load(const std::filesystem::path& run, torch::Device device) {
-  const RunFolder folder{run};
+  const bool one = std::filesystem::is_regular_file(run);
+  const RunFolder folder{one ? std::filesystem::absolute(run).parent_path() : run};
   if (!std::filesystem::exists(folder.config())) {
-    fail("{}: not a run folder (it has no config.toml)", run.string());
+    fail("{}: not a run folder (it has no config.toml)", folder.path.string());
   }
   RunSettings settings(ConfigFile::parse(read_file(folder.config()), folder.config().string()));
+  const auto checkpoint =
+      one ? Checkpoint(run) : Checkpoint::newest(folder, [](const auto&, const std::string& why) {
+        ReadHooks::warn_on_stderr(why + "; is an older one whole?");
+      });
+  if (!checkpoint) {
+    fail("{}: no checkpoint yet; train it first, or wait for the first one", folder.path.string());
+  }
   // The data's dimension and units come with the checkpoint: the data itself is not needed.
-  const auto newest = read_newest_facts(folder);
+  Units units = checkpoint->units();
   const auto options = torch::TensorOptions(torch::kFloat).device(device);
   std::shared_ptr<Method> method =
-      settings.method_settings->build(newest.units.shift.sizes().vec(), options);
+      settings.method_settings->build(units.shift.sizes().vec(), options);
   std::vector<NamedTensor> weights;
   for (const auto& item : method->module().named_parameters()) {
     weights.push_back({"average." + item.key(), item.value()});
@@ -82,11 +90,10 @@ Model Model::load(const std::filesystem::path& run, torch::Device device) {
   for (const auto& item : method->module().named_buffers()) {
     weights.push_back({"average." + item.key(), item.value()});
   }
-  Units units = newest.units;
-  load_checkpoint(folder, settings.method, weights, units);
+  checkpoint->copy_to(settings.method, weights, units);
   Model model(*method, units, options);
   model.owned_ = std::move(method);
-  model.missing_ = newest.missing;
+  model.missing_ = checkpoint->facts().missing;
   return model;
 }
 

@@ -20,7 +20,8 @@ torch::Device parse_device(const std::string& name);
 class Model {
  public:
   Model(Method& method, const Units& units, torch::TensorOptions options);
-  // A trained run: the averaged weights of its newest checkpoint. Reads that folder alone.
+  // A trained run: the averaged weights of its newest checkpoint that is whole, or of the one that
+  // is named. Reads that folder alone.
   static Model load(const std::filesystem::path& run, torch::Device device);
 
   // Told how many data are scored or sampled, chunk by chunk; may be empty.

@@ -43,8 +43,8 @@ double OptimizerConfig::rate(int64_t iteration, int64_t iterations) const {
   return lr * factor;
 }
 
-Optimizer::Optimizer(Method& method, const OptimizerConfig& config)
-    : config_(config), buffers_(buffers_of(method)) {
+Optimizer::Optimizer(Method& method, const OptimizerConfig& config, const Ranks* ranks)
+    : config_(config), ranks_(ranks), buffers_(buffers_of(method)) {
   const torch::NoGradGuard no_grad;
   for (const Player& player : method.players()) {
     FlatTensors weights(parameters_of(method, player));
@@ -62,13 +62,14 @@ Optimizer::Optimizer(Method& method, const OptimizerConfig& config)
                        {}});
   }
   buffer_average_ = buffers_.all.clone();
+  norms_ = torch::zeros({static_cast<int64_t>(groups_.size())}, groups_.at(0).m.options());
 }
 
-void Optimizer::set_iteration(int64_t iteration, int64_t iterations) {
+void Optimizer::set_iteration(int64_t iteration, int64_t iterations, double scale) {
   const double k = static_cast<double>(iteration) + 1.0;
   for (size_t i = 0; i < groups_.size(); ++i) {
     const double rate =
-        config_.rate(iteration, iterations) * (i == 0 ? 1.0 : config_.generator_lr_scale);
+        scale * config_.rate(iteration, iterations) * (i == 0 ? 1.0 : config_.generator_lr_scale);
     groups_[i].dials[0].fill_(rate / (1.0 - std::pow(config_.beta1, k)));
     groups_[i].dials[1].fill_(1.0 / std::sqrt(1.0 - std::pow(config_.beta2, k)));
   }
@@ -86,15 +87,18 @@ void Optimizer::update(size_t player, const torch::Tensor& loss, bool last) {
   if (group.gradient.defined()) gradient.add_(group.gradient);
   group.gradient = last ? torch::Tensor() : gradient;
   if (!last) return;
-  if (config_.clip > 0) {
-    gradient.mul_((config_.clip / (gradient.norm() + 1e-12)).clamp_max(1.0));
-  }
+  if (ranks_ != nullptr) ranks_->mean(gradient);
+  const auto norm = gradient.norm();
+  norms_[static_cast<int64_t>(player)].copy_(norm);
+  if (config_.clip > 0) gradient.mul_((config_.clip / (norm + 1e-12)).clamp_max(1.0));
   ops::adam(group.weights.all, gradient, group.m, group.v, group.average, group.dials,
             {config_.beta1, config_.beta2, config_.eps, config_.ema});
 }
 
 void Optimizer::average_buffers() {
   const torch::NoGradGuard no_grad;
+  // Where each rank has statistics of its own, they drift apart but for this.
+  if (ranks_ != nullptr && buffers_.all.numel() > 0) ranks_->mean(buffers_.all);
   buffer_average_.mul_(config_.ema).add_(buffers_.all, 1.0 - config_.ema);
 }
 
@@ -112,6 +116,24 @@ std::vector<NamedTensor> Optimizer::state() const {
   add(buffers_, buffers_.all, "weight.");
   add(buffers_, buffer_average_, "average.");
   return all;
+}
+
+std::vector<torch::Tensor> Optimizer::flat_state() const {
+  std::vector<torch::Tensor> all;
+  for (const Group& group : groups_) {
+    all.insert(all.end(), {group.weights.all, group.average, group.m, group.v});
+  }
+  if (buffers_.all.numel() > 0) all.insert(all.end(), {buffers_.all, buffer_average_});
+  return all;
+}
+
+uint64_t Optimizer::checksum() const {
+  uint64_t sum = 0;
+  for (const auto& flat : flat_state()) {
+    const auto bits = flat.view(flat.element_size() == 8 ? torch::kLong : torch::kInt);
+    sum = Random::mix(sum ^ static_cast<uint64_t>(bits.sum(torch::kLong).item<int64_t>()));
+  }
+  return sum;
 }
 
 Optimizer::UseAverages::UseAverages(Optimizer& optimizer) : optimizer_(optimizer) { swap(); }

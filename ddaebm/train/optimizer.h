@@ -7,6 +7,7 @@
 #include <torch/types.h>
 
 #include "ddaebm/config.h"
+#include "ddaebm/dist/ranks.h"
 #include "ddaebm/methods/method.h"
 #include "ddaebm/train/flat.h"
 
@@ -49,10 +50,11 @@ struct OptimizerConfig {
 // Adam and averaged weights for every player of a method. All state is plain tensors on the device.
 class Optimizer {
  public:
-  Optimizer(Method& method, const OptimizerConfig& config);
+  // With ranks a step follows the mean of their gradients.
+  Optimizer(Method& method, const OptimizerConfig& config, const Ranks* ranks = nullptr);
 
-  // Before each iteration (counted from 0).
-  void set_iteration(int64_t iteration, int64_t iterations);
+  // Before each iteration (counted from 0); step sizes are `scale` times those of the settings.
+  void set_iteration(int64_t iteration, int64_t iterations, double scale = 1.0);
   // Differentiates and updates; the `Update` of Method::step.
   void update(size_t player, const torch::Tensor& loss, bool last = true);
   // After each iteration: the averages of buffers (batch-norm statistics).
@@ -60,6 +62,12 @@ class Optimizer {
 
   // All that a checkpoint holds: weights, buffers, moments and averages, by name.
   std::vector<NamedTensor> state() const;
+  // The same, end to end in a few tensors.
+  std::vector<torch::Tensor> flat_state() const;
+  // Of its bits; equal states have equal ones.
+  uint64_t checksum() const;
+  // The gradient's norm in each player's last step, [players].
+  const torch::Tensor& gradient_norms() const { return norms_; }
 
   // Puts the averages into the networks for its lifetime.
   class UseAverages {
@@ -83,7 +91,9 @@ class Optimizer {
     torch::Tensor gradient;  // gathered since the last step; undefined: none
   };
   OptimizerConfig config_;
+  const Ranks* ranks_;
   std::vector<Group> groups_;
+  torch::Tensor norms_;
   FlatTensors buffers_;
   torch::Tensor buffer_average_;
 };

@@ -13,6 +13,7 @@ Fields RunSettings::fields() {
   f("seed", seed, at_least(0), "fixes every random number of the run");
   f.section("data", data);
   f.section("train", train);
+  f.section("ranks", ranks);
   method_settings->visit(f);
   return f;
 }

@@ -10,12 +10,15 @@
 
 #include <nlohmann/json.hpp>
 
+#include "ddaebm/dist/ranks.h"
 #include "ddaebm/error.h"
 #include "ddaebm/io/event_file.h"
 #include "ddaebm/io/file.h"
 #include "ddaebm/io/image.h"
+#include "ddaebm/io/lock.h"
 #include "ddaebm/io/metrics_lines.h"
 #include "ddaebm/io/report.h"
+#include "ddaebm/nets/mlp.h"
 #include "ddaebm/tf32.h"
 #include "ddaebm/train/evaluation.h"
 #include "ddaebm/train/graph.h"
@@ -32,7 +35,8 @@ bool may_change(const std::string& key) {
   return key == "train.log_every" || key == "train.evaluate_every" ||
          key == "train.evaluation_samples" || key == "train.checkpoint_every" ||
          key == "train.keep" || key == "train.micro_batch" || key == "train.divergence_limit" ||
-         key == "train.tensorboard";
+         key == "train.tensorboard" || key == "train.on_divergence" || key == "train.rollbacks" ||
+         key == "ranks.verify_every";
 }
 
 }  // namespace
@@ -77,46 +81,83 @@ void append_line(const std::filesystem::path& path, const Json& json) {
   if (!out) fail("{}: cannot write; is the disk full?", path.string());
 }
 
+// A number by which evaluations compare, the first of these that there is; lower is better.
+std::optional<std::pair<std::string, double>> quality(
+    const std::vector<std::pair<std::string, double>>& numbers) {
+  for (const char* metric : {"fid", "fid768", "modes_kl", "kl", "mmd"}) {
+    for (const auto& number : numbers) {
+      if (number.first == metric && std::isfinite(number.second)) return number;
+    }
+  }
+  return {};
+}
+
+// What showed that a run went astray.
+struct Divergence {
+  int64_t iteration = 0;
+  std::string what;
+};
+
 class Training {
  public:
-  Training(RunSettings& settings, const TrainOptions& options,
+  Training(RunSettings& settings, const TrainOptions& options, const Ranks& ranks,
            Random::Generator generator = Random::Generator::shared)
       : settings_(settings),
         options_(options),
+        ranks_(ranks),
         folder_{options.folder},
-        tensors_(torch::TensorOptions(torch::kFloat).device(options.device)),
+        tensors_(torch::TensorOptions(settings.train.float64 ? torch::kDouble : torch::kFloat)
+                     .device(options.device)),
+        batch_(settings.train.batch / ranks.size()),
         source_(open_source()),
         units_(source_->units()),
-        random_(options.device, static_cast<uint64_t>(settings.seed), generator) {
+        random_(options.device, training_seed(), generator,
+                settings.ranks.joined_draws ? ranks.share() : Share{}),
+        writer_(options.device) {
     // Their dropout draws from the default generator.
     if (generator == Random::Generator::own && source_->event().size() == 3) {
       fail("--seeds is for models of vectors; train images with one process a seed");
     }
+    if (batch_ * ranks.size() != settings.train.batch || batch_ < 1) {
+      fail("train.batch = {} cannot be shared by {} ranks; make it a multiple of that",
+           settings.train.batch, ranks.size());
+    }
     Random initial(torch::kCPU, static_cast<uint64_t>(settings.seed));
     method_ = settings.method_settings->build(source_->event(), tensors_);
     method_->micro_batch = settings.train.micro_batch;
-    optimizer_ = std::make_unique<Optimizer>(*method_, settings.train.optimizer);
+    optimizer_ = std::make_unique<Optimizer>(*method_, settings.train.optimizer, &ranks);
     progress_ = torch::zeros({}, tensors_);
-    const auto kinds = static_cast<int64_t>(method_->loss_names().size());
-    losses_ = torch::zeros({kinds}, tensors_);
-    recent_ = torch::zeros({settings.train.log_every, kinds}, tensors_);
-    open_folder();
+    losses_ = torch::zeros({static_cast<int64_t>(method_->loss_names().size())}, tensors_);
+    recent_ = torch::zeros(
+        {settings.train.log_every, losses_.numel() + optimizer_->gradient_norms().numel()},
+        tensors_);
+    if (ranks.size() > 1 && settings.ranks.batch_statistics == BatchStatistics::synchronised) {
+      const ops::SpreadBatch spread{ranks.size(),
+                                    [&ranks](const torch::Tensor& x) { ranks.sum(x); }};
+      for (const auto& module : method_->module().modules()) {
+        if (auto* mlp = dynamic_cast<MlpImpl*>(module.get())) mlp->spread_batch(spread);
+      }
+    }
+    ranks_.check_equal(std::hash<std::string>()(settings.to_toml()), "the settings");
+    if (ranks_.first()) open_folder();
+    share_state();
   }
 
   void begin() {
-    const TrainConfig& config = settings_.train;
     // In float64: a column far from zero has few digits left in float32.
     exact_ = units_.to(tensors_.dtype(torch::kDouble));
     std::vector<torch::Tensor> changed = {losses_};
     for (const auto& [name, tensor] : optimizer_->state()) changed.push_back(tensor);
     random_.restart(Random::kTraining, 0);
     if (source_->event().size() == 3) check_memory(changed);
-    source_->prepare(next_, config.batch);
-    step_ = std::make_unique<RepeatedStep>([this] { iterate(settings_.train.batch); }, changed,
-                                           options_.device, random_.generator());
+    source_->prepare(next_, batch_);
+    step_ = std::make_unique<RepeatedStep>([this] { iterate(batch_); }, changed, options_.device,
+                                           random_.generator());
     if (!options_.quiet) {
-      bar_ = std::make_unique<Progress>(settings_.data.name, config.iterations, next_);
+      bar_ = std::make_unique<Progress>(settings_.data.name, settings_.train.iterations, next_);
     }
+    const bool needs_start = settings_.train.on_divergence == OnDivergence::rollback && next_ == 0;
+    if (needs_start && ranks_.first()) save();
   }
 
   // One iteration, with what is due after it. Returns whether there is more to do.
@@ -125,27 +166,41 @@ class Training {
     if (next_ >= config.iterations) return end();
     random_.restart(Random::kTraining, static_cast<uint64_t>(next_));
     progress_.fill_(static_cast<double>(next_) / static_cast<double>(config.iterations));
-    optimizer_->set_iteration(next_, config.iterations);
-    source_->prepare(next_, config.batch);
+    optimizer_->set_iteration(next_, config.iterations, facts_.rate);
+    source_->prepare(next_, batch_);
     (*step_)();
-    recent_[pending_++].copy_(losses_);
+    const int64_t kinds = losses_.numel();
+    recent_[pending_].slice(0, 0, kinds).copy_(losses_);
+    recent_[pending_++].slice(0, kinds).copy_(optimizer_->gradient_norms());
     ++next_;
 
     const bool last = next_ == config.iterations;
-    // Read once: a signal during the evaluation below is obeyed one iteration later.
-    const bool stopping = stop != 0;
-    const bool save = last || stopping || next_ % config.checkpoint_every == 0;
+    const bool line = next_ % config.log_every == 0;
+    // Read once: a signal during the evaluation below is obeyed one iteration later. Ranks must
+    // agree, which costs them a little time.
+    const bool stopping = (line || ranks_.size() == 1) && ranks_.any(stop != 0);
+    bool save_due = last || stopping || next_ % config.checkpoint_every == 0;
     const bool evaluation =
         last || (config.evaluate_every > 0 && next_ % config.evaluate_every == 0);
-    if (save || evaluation || next_ % config.log_every == 0) log();
+    std::optional<Divergence> divergence;
+    if (save_due || evaluation || line) divergence = log();
     if (bar_) bar_->update(next_, note_);
-    if (save || evaluation) check_state();
-    if (evaluation) evaluate_now();
-    if (save) {
-      save_checkpoint(folder_, next_, settings_.method, optimizer_->state(), units_, config.keep);
+    if (!divergence && (save_due || evaluation)) divergence = check_state();
+    if (divergence) {
+      roll_back(*divergence);
+      return true;
+    }
+    if (ranks_.size() > 1 && (save_due || next_ % settings_.ranks.verify_every == 0)) {
+      ranks_.check_equal(optimizer_->checksum(),
+                         fmt::format("the weights, at iteration {},", next_));
+    }
+    if (evaluation && ranks_.first()) save_due = evaluate_now() || save_due;
+    if (save_due && ranks_.first()) {
+      save();
       write_report(folder_.path);
     }
     if (last) return end();
+    if (stopping) writer_.wait();
     return !stopping;
   }
 
@@ -157,10 +212,13 @@ class Training {
     if (options_.open_source) return options_.open_source(options_.device);
     return open_data(settings_.data, options_.device,
                      options_.quiet ? ReadHooks{} : ReadHooks{late_progress("reading")},
-                     static_cast<uint64_t>(settings_.seed));
+                     static_cast<uint64_t>(settings_.seed), ranks_.share());
   }
 
   bool end() {
+    finished_ = true;
+    if (!ranks_.first()) return false;
+    writer_.wait();
     write_report(folder_.path);
     // A run that was finished before has its numbers there.
     if (numbers_.empty() && std::filesystem::exists(folder_.evaluation())) {
@@ -171,7 +229,6 @@ class Training {
       }
     }
     bar_.reset();
-    finished_ = true;
     return false;
   }
 
@@ -187,6 +244,12 @@ class Training {
     optimizer_->average_buffers();
   }
 
+  uint64_t training_seed() const {
+    const auto seed = static_cast<uint64_t>(settings_.seed);
+    const bool own = ranks_.size() > 1 && !settings_.ranks.joined_draws;
+    return own ? Random::mix(seed ^ Random::mix(static_cast<uint64_t>(ranks_.rank() + 1))) : seed;
+  }
+
   void open_folder() {
     namespace fs = std::filesystem;
     const bool there = fs::exists(folder_.config());
@@ -200,21 +263,158 @@ class Training {
     std::error_code error;
     fs::create_directories(folder_.path, error);
     if (error) fail("{}: {}", folder_.path.string(), error.message());
+    lock_.emplace(folder_.path);
+    remove_temporary_files(folder_.path);
+    facts_.method = settings_.method;
+    facts_.data = source_->fingerprint();
     if (there) {
       check_same_run(settings_, folder_);
-      next_ = load_checkpoint(folder_, settings_.method, optimizer_->state(), units_).value_or(0);
+      load();
       seconds_before_ = cut_metrics(folder_, next_);
     }
     write_file(folder_.config(), settings_.to_toml());
     resumed_at_ = next_;
   }
 
+  // The newest checkpoint that is whole, where there is one. Those that are not are set aside.
+  void load() {
+    std::vector<std::filesystem::path> damaged;
+    const auto checkpoint =
+        Checkpoint::newest(folder_, [&](const std::filesystem::path& path, const std::string& why) {
+          damaged.push_back(path);
+          ReadHooks::warn_on_stderr(why);
+        });
+    for (const auto& path : damaged) {
+      std::filesystem::rename(path, path.string() + ".damaged");
+    }
+    if (!checkpoint) return;
+    const std::string data = std::exchange(facts_.data, {});
+    facts_ = checkpoint->facts();
+    if (!damaged.empty()) {
+      ReadHooks::warn_on_stderr(fmt::format("the run goes on from iteration {}, of {}",
+                                            facts_.iteration,
+                                            folder_.checkpoint(facts_.iteration).string()));
+    }
+    if (!facts_.data.empty() && facts_.data != data) {
+      fail(
+          "{}: the data have changed since the run began (then {}; now {}); put them back, or "
+          "start another run",
+          settings_.data.name, facts_.data, data);
+    }
+    facts_.data = data;
+    checkpoint->copy_to(settings_.method, optimizer_->state(), units_);
+    next_ = facts_.iteration;
+  }
+
+  // What the first rank has read, to all.
+  void share_state() {
+    const auto numbers = torch::tensor({static_cast<double>(next_), facts_.rate,
+                                        static_cast<double>(facts_.rollbacks), seconds_before_},
+                                       torch::kDouble);
+    std::vector<torch::Tensor> small = {units_.shift, units_.scale, numbers};
+    for (auto& tensor : small) {
+      const auto there = tensor.to(options_.device).contiguous();
+      ranks_.from_first(there);
+      tensor.copy_(there);
+    }
+    for (const auto& flat : optimizer_->flat_state()) ranks_.from_first(flat);
+    next_ = numbers[0].item<int64_t>();
+    facts_.rate = numbers[1].item<double>();
+    facts_.rollbacks = numbers[2].item<int64_t>();
+    seconds_before_ = numbers[3].item<double>();
+  }
+
+  void save() {
+    facts_.iteration = next_;
+    writer_.save(folder_, facts_, optimizer_->state(), units_, settings_.train.keep);
+  }
+
+  // Goes on from the last checkpoint with a smaller step size; an Error where the settings say so,
+  // or have said it too often. Every rank comes here with the same.
+  void roll_back(const Divergence& divergence) {
+    const TrainConfig& config = settings_.train;
+    const bool stops = config.on_divergence == OnDivergence::stop;
+    const bool may = !stops && facts_.rollbacks < config.rollbacks;
+    if (ranks_.first()) {
+      writer_.wait();
+      report_divergence(divergence, may);
+    }
+    if (!may) {
+      const auto there = ranks_.first() ? folder_.checkpoints() : std::vector<int64_t>{};
+      fail(
+          "iteration {}: {}; {}lower train.lr, raise the penalty (game.gamma) or set train.clip. "
+          "{}",
+          divergence.iteration, divergence.what,
+          stops ? std::string()
+                : fmt::format("after {} rollbacks the run stops; ", facts_.rollbacks),
+          there.empty() ? std::string("There is no checkpoint yet")
+                        : fmt::format("The last checkpoint is from before, {}",
+                                      folder_.checkpoint(there.back()).string()));
+    }
+    const double rate = facts_.rate * config.rollback_rate;
+    const int64_t count = facts_.rollbacks + 1;
+    if (ranks_.first()) {
+      set_aside_what_was_tried();
+      load();
+      (void)cut_metrics(folder_, next_);
+    }
+    share_state();
+    facts_.rate = rate;
+    facts_.rollbacks = count;
+    facts_.rolled_back = next_;
+    pending_ = 0;
+    // At once: a run that is killed now goes on from here with the smaller step size too.
+    if (ranks_.first()) save();
+    if (!options_.quiet) {
+      ReadHooks::warn_on_stderr(fmt::format(
+          "iteration {}: {}; back to iteration {} with {} times the step size (rollback {} of {})",
+          divergence.iteration, divergence.what, next_, rate, count, config.rollbacks));
+    }
+  }
+
+  // A checkpoint that a rollback led to and that led astray again was taken too late.
+  void set_aside_what_was_tried() const {
+    const auto there = folder_.checkpoints();
+    if (there.size() < 2) return;
+    const auto newest = folder_.checkpoint(there.back());
+    if (Checkpoint(newest).facts().rolled_back != there.back()) return;
+    std::filesystem::rename(newest, newest.string() + ".diverged");
+  }
+
+  // All that may help to find the cause, as a line of divergences.jsonl.
+  void report_divergence(const Divergence& divergence, bool rolls_back) const {
+    Json line;
+    line["iteration"] = divergence.iteration;
+    line["what"] = divergence.what;
+    line["tensors_not_finite"] = Json::array();
+    for (const auto& [name, tensor] : optimizer_->state()) {
+      if (!tensor.isfinite().all().item<bool>()) line["tensors_not_finite"].push_back(name);
+    }
+    // Numbers that are not finite are null in JSON.
+    const auto values = recent_.slice(0, 0, pending_).to(torch::kCPU, torch::kDouble);
+    const auto column = [&](int64_t k) {
+      const auto all = values.select(1, k).contiguous();
+      return std::vector<double>(all.data_ptr<double>(), all.data_ptr<double>() + all.numel());
+    };
+    const auto& names = method_->loss_names();
+    const auto& players = method_->players();
+    line["first_of_these"] = next_ - pending_ + 1;
+    for (size_t k = 0; k < names.size(); ++k) {
+      line["losses"][names[k]] = column(static_cast<int64_t>(k));
+    }
+    for (size_t k = 0; k < players.size(); ++k) {
+      line["gradient_norms"][players[k].name] = column(static_cast<int64_t>(names.size() + k));
+    }
+    line["rate"] = facts_.rate;
+    line["then"] = rolls_back ? "rollback" : "stop";
+    append_line(folder_.divergences(), line);
+  }
+
   // Expects what a step will take from what steps on two and on four images take, and says so
   // before the first.
   void check_memory(const std::vector<torch::Tensor>& changed) {
-    const int64_t at_once = method_->micro_batch > 0
-                                ? std::min(method_->micro_batch, settings_.train.batch)
-                                : settings_.train.batch;
+    const int64_t at_once =
+        method_->micro_batch > 0 ? std::min(method_->micro_batch, batch_) : batch_;
     if (at_once < 8 || !options_.device.is_cuda()) return;
     std::vector<torch::Tensor> kept;
     for (const auto& tensor : changed) kept.push_back(tensor.detach().clone());
@@ -245,30 +445,35 @@ class Training {
   }
 
   // Reads the losses back, looks for the first that is not sound, and writes their means.
-  void log() {
-    if (pending_ == 0) return;
-    const auto values = recent_.slice(0, 0, pending_).to(torch::kCPU, torch::kDouble);
-    const auto cell = values.accessor<double, 2>();
+  std::optional<Divergence> log() {
+    if (pending_ == 0) return {};
+    const auto rows = recent_.slice(0, 0, pending_);
+    ranks_.mean(rows);
     const auto& names = method_->loss_names();
+    const auto values = rows.slice(1, 0, losses_.numel()).to(torch::kCPU, torch::kDouble);
+    const auto cell = values.accessor<double, 2>();
     for (int64_t i = 0; i < values.size(0); ++i) {
       for (int64_t k = 0; k < values.size(1); ++k) {
         const double value = cell[i][k];
         if (std::isfinite(value) && std::abs(value) < settings_.train.divergence_limit) continue;
-        fail_diverged(
+        return Divergence{
             next_ - pending_ + i + 1,
             fmt::format("loss '{}' is {}{}", names[static_cast<size_t>(k)], value,
                         std::isfinite(value) ? fmt::format(", beyond train.divergence_limit = {}",
                                                            settings_.train.divergence_limit)
-                                             : ""));
+                                             : "")};
       }
     }
+    pending_ = 0;
+    if (!ranks_.first()) return {};
     const auto mean = values.mean(0);
     Json line;
     line["iteration"] = next_;
     for (size_t k = 0; k < names.size(); ++k) {
       line[names[k]] = mean[static_cast<int64_t>(k)].item<double>();
     }
-    line["lr"] = settings_.train.optimizer.rate(next_ - 1, settings_.train.iterations);
+    line["lr"] =
+        facts_.rate * settings_.train.optimizer.rate(next_ - 1, settings_.train.iterations);
     add_progress(line);
     append_line(folder_.metrics(), line);
     if (EventFile* file = events()) add_scalars(*file, "training", line);
@@ -277,25 +482,17 @@ class Training {
       note_ += fmt::format("{}{} {:.3g}", k > 0 ? "  " : "", names[k],
                            mean[static_cast<int64_t>(k)].item<double>());
     }
-    pending_ = 0;
+    return {};
   }
 
   // The last update may have spoilt what no loss has seen yet.
-  void check_state() const {
+  std::optional<Divergence> check_state() const {
     for (const auto& [name, tensor] : optimizer_->state()) {
       if (!tensor.isfinite().all().item<bool>()) {
-        fail_diverged(next_, fmt::format("tensor '{}' is not finite", name));
+        return Divergence{next_, fmt::format("tensor '{}' is not finite", name)};
       }
     }
-  }
-
-  [[noreturn]] void fail_diverged(int64_t iteration, const std::string& what) const {
-    const auto checkpoints = folder_.checkpoints();
-    fail("iteration {}: {}; lower train.lr, raise the penalty (game.gamma) or set train.clip. {}",
-         iteration, what,
-         checkpoints.empty() ? std::string("There is no checkpoint yet")
-                             : fmt::format("The last checkpoint is from before, {}",
-                                           folder_.checkpoint(checkpoints.back()).string()));
+    return {};
   }
 
   // That the run has taken, over all its parts.
@@ -323,7 +520,8 @@ class Training {
     }
   }
 
-  void evaluate_now() {
+  // Returns whether it was the best so far.
+  bool evaluate_now() {
     const Optimizer::UseAverages averages(*optimizer_);
     Model model(*method_, units_, tensors_);
     if (!options_.quiet && source_->event().size() == 3) {
@@ -346,19 +544,33 @@ class Training {
       for (const auto& set : result.scores) file->histogram("score/" + set.name, next_, set.values);
       if (result.picture.defined()) file->picture(result.picture_name, next_, result.picture);
     }
+    const auto now = quality(numbers_);
+    if (!now) return false;
+    writer_.wait();
+    const auto before = folder_.best();
+    // What a resumed run does again is no rival.
+    const bool rival = before && before->metric == now->first && before->iteration < next_;
+    if (rival && before->value <= now->second) return false;
+    // Before its checkpoint: a run that is killed in between makes both again.
+    folder_.set_best({next_, now->first, now->second});
+    return true;
   }
 
   RunSettings& settings_;
   const TrainOptions& options_;
+  const Ranks& ranks_;
   RunFolder folder_;
+  std::optional<FolderLock> lock_;
   torch::TensorOptions tensors_;
+  int64_t batch_;  // of this rank
   std::unique_ptr<DataSource> source_;
   Units units_;
   Random random_;
   std::unique_ptr<Method> method_;
   std::unique_ptr<Optimizer> optimizer_;
   torch::Tensor progress_, losses_;
-  torch::Tensor recent_;  // [log_every, losses], rows up to pending_ not yet logged
+  // [log_every, losses and the players' gradient norms], rows up to pending_ not yet logged
+  torch::Tensor recent_;
   Units exact_;
   std::unique_ptr<RepeatedStep> step_;
   std::unique_ptr<Progress> bar_;
@@ -371,11 +583,9 @@ class Training {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::string note_;
   std::vector<std::pair<std::string, double>> numbers_;
+  CheckpointFacts facts_;    // of the next checkpoint
+  CheckpointWriter writer_;  // last: it must be done before anything else goes
 };
-
-}  // namespace
-
-namespace {
 
 // Calls f; a device that has no memory left is an Error that says what to change.
 template <class F>
@@ -397,13 +607,23 @@ void with_memory(const torch::Device& device, const F& f) {
 TrainResult train(RunSettings& settings, const TrainOptions& options,
                   const std::atomic<int>& stop) {
   TrainResult result;
-  with_memory(options.device, [&] {
-    Training training(settings, options);
-    training.begin();
-    while (training.advance(stop)) {
-    }
-    result = training.result();
-  });
+  const auto ranks = options.place ? std::make_unique<Ranks>(*options.place, options.device)
+                                   : std::make_unique<Ranks>();
+  try {
+    with_memory(options.device, [&] {
+      Training training(settings, options, *ranks);
+      training.begin();
+      while (training.advance(stop)) {
+      }
+      ranks->part();
+      result = training.result();
+    });
+  } catch (const RankLost&) {
+    throw;
+  } catch (const std::exception& error) {
+    ranks->fail_with(error.what());
+    throw;
+  }
   return result;
 }
 
@@ -444,6 +664,7 @@ std::vector<SeedNumber> summary(const std::map<std::string, std::vector<double>>
 
 SeedsResult train_seeds(RunSettings& settings, const TrainOptions& options, int64_t count,
                         const std::atomic<int>& stop) {
+  const Ranks alone;
   std::vector<std::unique_ptr<Seed>> seeds;
   SeedsResult result;
   // Runs f for a seed in its lane; an Error of one seed ends that seed alone.
@@ -461,7 +682,7 @@ SeedsResult train_seeds(RunSettings& settings, const TrainOptions& options, int6
     with_memory(options.device, [&] {
       seed.lane.run([&] {
         seed.training =
-            std::make_unique<Training>(seed.settings, seed.options, Random::Generator::own);
+            std::make_unique<Training>(seed.settings, seed.options, alone, Random::Generator::own);
         seed.training->begin();
       });
     });

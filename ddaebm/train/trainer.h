@@ -5,12 +5,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <torch/types.h>
 
+#include "ddaebm/dist/launch.h"
 #include "ddaebm/train/checkpoint.h"
 #include "ddaebm/train/settings.h"
 
@@ -24,6 +26,8 @@ struct TrainOptions {
   bool quiet = false;
   // Opens other data than the settings name, such as a program's own; may be empty.
   std::function<std::unique_ptr<DataSource>(torch::Device device)> open_source = nullptr;
+  // Among the ranks of a launcher; nothing: this process alone.
+  std::optional<Place> place = std::nullopt;
 };
 
 // How a training ended.
@@ -32,9 +36,11 @@ struct TrainResult {
   std::vector<std::pair<std::string, double>> numbers;  // of the last evaluation
 };
 
-// Runs the whole training into a run folder. `stop`, once not zero, ends it after a checkpoint. A
-// NaN or a runaway loss is an Error that names the loss and the iteration; the checkpoints from
-// before stay. A folder that holds a run already is an Error unless it is resumed.
+// Runs the whole training into a run folder, which it locks. `stop`, once not zero, ends it after a
+// checkpoint. A NaN or a runaway loss is an Error that names the loss and the iteration, or a
+// rollback, as the settings say; the checkpoints from before stay. A folder that holds a run
+// already is an Error unless it is resumed. Of several ranks the first alone reads and writes the
+// folder; they stop at the next line of metrics.jsonl.
 TrainResult train(RunSettings& settings, const TrainOptions& options, const std::atomic<int>& stop);
 
 // An Error where the folder's run has other settings than are wanted, but for those that do not
