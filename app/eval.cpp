@@ -60,15 +60,21 @@ nlohmann::ordered_json describe(const std::vector<NumberSet>& sets) {
 }
 
 void add_likelihood(Evaluation& result, const Likelihood& found) {
-  const auto& [forward, reverse, acceptance] = found.normaliser;
+  const auto& forward = found.normaliser.forward;
+  const auto& reverse = found.normaliser.reverse;
+  const auto mean = [](const NumberSet& set) {
+    return torch::tensor(set.values, torch::kDouble).mean().item<double>();
+  };
   result.numbers.insert(result.numbers.end(), {{"log_z", forward.log_z},
                                                {"log_z_error", forward.error},
                                                {"log_z_effective", forward.effective},
                                                {"log_z_reverse", reverse.log_z},
                                                {"log_z_reverse_error", reverse.error},
-                                               {"log_z_acceptance", acceptance},
+                                               {"log_z_acceptance", found.normaliser.acceptance},
                                                {"log_likelihood", found.mean},
-                                               {"log_likelihood_error", found.error}});
+                                               {"log_likelihood_error", found.error},
+                                               {"energy_observed", mean(found.energies[0])},
+                                               {"energy_expected", mean(found.energies[1])}});
 }
 
 void run(const Options& o) {
@@ -87,8 +93,10 @@ void run(const Options& o) {
     AisConfig annealing = o.annealing;
     annealing.seed = o.seed;
     annealing.progress = late_progress("annealing");
-    add_likelihood(result,
-                   estimate_likelihood(model, held_out(*source, o.seed), o.path, annealing));
+    const Likelihood found =
+        estimate_likelihood(model, held_out(*source, o.seed), o.path, annealing);
+    add_likelihood(result, found);
+    write_png(folder.path / "calibration.png", histograms(found.energies));
   }
   nlohmann::ordered_json json;
   json["iteration"] = folder.checkpoints().back();
@@ -130,8 +138,10 @@ void add_eval(CLI::App& app) {
   command->add_flag("--energies", o->energies,
                     "Histograms of E(x, 0) of held-out data, of data made again by the generator,\n"
                     "of data with noise: energies.png, and numbers in evaluation.json");
-  command->add_flag("--log-z", o->log_z,
-                    "log Z by annealed importance sampling, and the held-out log-likelihood, nats");
+  command->add_flag(
+      "--log-z,--calibration", o->log_z,
+      "log Z by annealed importance sampling, and the held-out log-likelihood, nats;\n"
+      "E of held-out data beside E of points that it expects: calibration.png");
   command
       ->add_option("--path", o->path,
                    "Of the annealing: straight from a Gaussian, or by the\n"
@@ -153,7 +163,8 @@ void add_eval(CLI::App& app) {
       "Writes evaluation.json, a picture and report.html into the run folder.\n"
       "log_z: by chains from a Gaussian, too low on average; log_z_reverse: by chains back from\n"
       "where those arrived, too high. They agree within their errors where --bridges are enough;\n"
-      "log_z_effective says how many chains carry the weight.\n"
+      "log_z_effective says how many chains carry the weight. Of a calibrated energy log_z is 0,\n"
+      "and energy_observed, of held-out data, equals energy_expected, of points drawn from it.\n"
       "Examples:\n  ddaebm eval runs/25gaussians\n"
       "  ddaebm eval runs/25gaussians --energies --log-z");
   command->callback([o] { run(*o); });

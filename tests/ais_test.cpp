@@ -204,6 +204,16 @@ TEST(Likelihood, AgreesWithASumOverAGrid) {
     expect_log_z(found.normaliser.reverse, truth, 0.2);
     EXPECT_NEAR(found.mean, likelihood, 4 * found.normaliser.forward.error);
     EXPECT_GT(found.error, found.normaliser.forward.error);
+
+    ASSERT_EQ(found.energies.size(), 2U);
+    const auto observed = torch::tensor(found.energies[0].values, torch::kDouble);
+    const auto expected = torch::tensor(found.energies[1].values, torch::kDouble);
+    EXPECT_NEAR(observed.mean().item<double>(), likelihood + truth, 1e-6);
+    const auto p = values.softmax(0);
+    const double mean = (p * values).sum().item<double>();
+    const double spread = std::sqrt((p * (values - mean).square()).sum().item<double>());
+    const double volume = std::log(0.5 * 3.0);  // of the data's units
+    EXPECT_NEAR(expected.mean().item<double>(), mean - volume, 4 * spread / std::sqrt(300.0));
   }
 }
 

@@ -187,6 +187,22 @@ TEST(Schedule, RefusesRatesThatMakeNoProcess) {
   EXPECT_THROW(Schedule{config}, Error);
 }
 
+// As sampling begins with noise alone, so may the process end.
+TEST(Schedule, TheLastStepMayForgetX0) {
+  auto config = config_of(4, 0.1, 2.5);
+  const Schedule kept(config);
+  config.forget = true;
+  const Schedule forgot(config);
+  for (size_t t = 0; t < 4; ++t) EXPECT_EQ(forgot.a_bar[t], kept.a_bar[t]) << t;
+  EXPECT_GT(kept.a_bar[4], 0.5);
+  EXPECT_EQ(forgot.a_bar[4], 0);
+  EXPECT_EQ(forgot.sigma_bar[4], 1);
+  // x_3 from x_0 alone: q(x_3 | x_4, x_0) = q(x_3 | x_0).
+  EXPECT_EQ(forgot.posterior_next[3], 0);
+  EXPECT_DOUBLE_EQ(forgot.posterior_x0[3], forgot.a_bar[3]);
+  EXPECT_DOUBLE_EQ(std::sqrt(forgot.posterior_variance[3]), forgot.sigma_bar[3]);
+}
+
 TEST(Schedule, StaysFiniteWhereNothingOfX0IsLeft) {
   const Schedule s(config_of(4, 0.1, 10000));
   for (const auto* values : {&s.beta, &s.a, &s.sigma, &s.a_bar, &s.sigma_bar, &s.posterior_x0,

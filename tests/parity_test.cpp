@@ -220,7 +220,8 @@ void run_step(const StepCase& c) {
                       tensor(prefix + "z"),
                       tensor(prefix + "eps_post"),
                       tensor(prefix + "eps_enc"),
-                      {}};
+                      /*surround=*/{},
+                      /*origin=*/{}};
     optimizer.set_iteration(step, c.steps);
     // The authors' code reconstructs x_0 from the encoder's latent even where no loss uses it.
     torch::Tensor encoders_guess;

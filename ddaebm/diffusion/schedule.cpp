@@ -38,7 +38,9 @@ Schedule::Schedule(const ScheduleConfig& config) : steps(config.steps), time(tim
   double product = 1.0;
   for (size_t k = 0; k < time.size(); ++k) {
     const double before = k == 0 ? 0.0 : log_alpha_bar(time[k - 1]);
-    beta.push_back(std::min(-std::expm1(log_alpha_bar(time[k]) - before), config.beta_limit));
+    const bool forgets = config.forget && k + 1 == time.size();
+    beta.push_back(
+        forgets ? 1.0 : std::min(-std::expm1(log_alpha_bar(time[k]) - before), config.beta_limit));
     if (k > 0 && !(beta[k] > 0)) {
       fail("diffusion: step {} of {} adds no noise; lower diffusion.steps, or raise beta_min{}", k,
            steps, config.beta_limit > 0 ? "" : " and beta_limit");

@@ -18,6 +18,7 @@ struct ScheduleConfig {
   double time_eps = 1e-3;                 // 0 leaves x_0 clean, and E(x, 0) without a bound
   double beta_limit = 1.0;                // the authors' image code: 0.999
   double posterior_variance_floor = 0.0;  // the authors' image code: 1e-4
+  bool forget = false;
 
   void visit(Fields& f) {
     f("steps", steps, between(1, 1000), "T, the number of denoising steps");
@@ -28,6 +29,8 @@ struct ScheduleConfig {
     f("beta_limit", beta_limit, between(0, 1), "largest step variance");
     f("posterior_variance_floor", posterior_variance_floor, at_least(0),
       "smallest variance of the posterior's noise");
+    f("forget", forget,
+      "whether the last step leaves noise alone, as sampling begins with, whatever beta_max is");
   }
 };
 

@@ -92,6 +92,28 @@ std::string energies_section(const fs::path& run_folder, const Json& evaluation)
       rows, embedded(run_folder / "energies.png", "Histograms of E of each set"));
 }
 
+// What `ddaebm eval --log-z` wrote.
+std::string calibration_section(const fs::path& run_folder, const Json& evaluation) {
+  std::string rows;
+  try {
+    for (const auto& [name, words] : std::vector<std::pair<const char*, const char*>>{
+             {"log_z", "log Z by chains from a Gaussian; 0 where E is calibrated"},
+             {"log_z_error", "its standard deviation"},
+             {"log_z_reverse", "log Z by chains back to the Gaussian"},
+             {"energy_observed", "mean E of held-out data"},
+             {"energy_expected", "mean E of points drawn from exp(E)"},
+             {"log_likelihood", "mean log-likelihood of held-out data, nats"}}) {
+      rows += fmt::format("<tr><td>{}<td>{:.5g}\n", words, evaluation.at(name).get<double>());
+    }
+  } catch (const Json::exception&) {
+    return {};
+  }
+  return fmt::format(
+      "<section><h2>Calibration</h2><p>Is E the data's log-density?</p>\n<table>{}</table>{}"
+      "</section>\n",
+      rows, embedded(run_folder / "calibration.png", "E observed and E expected"));
+}
+
 // What `ddaebm ood` wrote.
 std::string ood_section(const fs::path& run_folder) {
   const Json json = read_json(run_folder / "ood.json");
@@ -189,6 +211,7 @@ void write_report(const fs::path& run_folder) {
   }
 
   body += energies_section(run_folder, evaluation);
+  body += calibration_section(run_folder, evaluation);
   body += ood_section(run_folder);
 
   // FID is compared between programs by the time taken and by the images seen.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include <ATen/Context.h>
 
@@ -89,6 +90,7 @@ Noise Ddaebm::draw(const torch::Tensor& x0, Random& random) const {
     noise.surround =
         like_x() * game_.surround_std_min * torch::pow(ratio, random.uniform(shape, options_));
   }
+  if (game_.calibrate) noise.origin = game_.origin_std * like_x();
   return noise;
 }
 
@@ -97,7 +99,7 @@ Noise Noise::slice(int64_t first, int64_t last) const {
     return all.defined() ? all.slice(0, first, last) : all;
   };
   return {cut(t),        cut(eps_t),       cut(eps_next), cut(z),
-          cut(eps_fake), cut(eps_encoder), cut(surround)};
+          cut(eps_fake), cut(eps_encoder), cut(surround), cut(origin)};
 }
 
 Iteration Ddaebm::diffuse(const torch::Tensor& x0, const Steps& at, const Noise& noise) {
@@ -148,6 +150,7 @@ ops::ValueAndGradient Ddaebm::penalised(const Iteration& it, const torch::Tensor
 }
 
 void Ddaebm::judge_real(Iteration& it, const Steps& at, const Noise& noise) {
+  if (game_.calibrate) return;
   if (game_.gamma > 0) {
     auto [e, gradient] = penalised(it, it.x_t, noise.t, at);
     it.energy_real = e;
@@ -160,6 +163,10 @@ void Ddaebm::judge_real(Iteration& it, const Steps& at, const Noise& noise) {
 // Maximisation in E, eq. 22, with the gradient penalty, eq. 23.
 void Ddaebm::energy_loss(Iteration& it, const Steps& at, const Noise& noise,
                          const torch::Tensor& progress) {
+  if (game_.calibrate) {
+    origin_loss(it, noise);
+    return;
+  }
   const auto& t = noise.t;
   const auto fake = it.fake.detach();
   const bool penalty = game_.gamma > 0;
@@ -197,6 +204,40 @@ void Ddaebm::energy_loss(Iteration& it, const Steps& at, const Noise& noise,
   }
 }
 
+Ddaebm::Densities Ddaebm::densities(const torch::Tensor& x, const torch::Tensor& t) {
+  const auto both =
+      nets_.energy->forward(torch::cat({x, x}), torch::cat({t, t + process_.steps()})).chunk(2);
+  return {both[0], both[1]};
+}
+
+// Where does a point come from: is it x_t, a generated x_t, or x_{t+1}? The answer's logits are
+// E(x, t), F(x, t) and E(x, t+1), and their cross-entropy is least where these are the
+// log-densities of the three up to a term that they share. At the last step a Gaussian takes the
+// place of x_{t+1}, and its log-density that of E(x, t+1): so the shared term is zero there, and
+// by the chain of steps everywhere. docs/calibration.md derives it.
+void Ddaebm::origin_loss(Iteration& it, const Noise& noise) {
+  const int64_t n = it.x_t.size(0);
+  const int64_t last = process_.steps() - 1;
+  const auto is_last = noise.t == last;
+  const auto next = torch::where(is_last.unsqueeze(1), noise.origin, it.x_next);
+  const auto x = torch::cat({it.x_t, it.fake.detach(), next});  // [3N, D]
+  const auto t = noise.t.repeat(3);
+  const auto times = torch::cat({t, t + process_.steps(), (t + 1).clamp_max(last)});
+  const auto e = nets_.energy->forward(x.repeat({3, 1}), times).view({3, 3 * n});
+
+  const double s = game_.origin_std;
+  const double log_scale = std::log(s) + 0.5 * std::log(2.0 * std::numbers::pi);
+  const auto known =
+      sum_event(x.square()) / (-2.0 * s * s) - log_scale * static_cast<double>(x.size(1));
+  const auto of_next = torch::where(is_last.repeat(3), known, e[2]);
+  // [answer, origin, N]
+  const auto log_p = torch::stack({e[0], e[1], of_next}).log_softmax(0).view({3, 3, n});
+  it.energy_loss = -log_p.diagonal().sum(1).mean();
+  it.energy_real = e[0].slice(0, 0, n);
+  it.energy_fake = e[0].slice(0, n, 2 * n);
+  it.penalty = torch::zeros({}, options_);
+}
+
 // Minimisation in p_phi and q_psi: the bounds of L1, eq. 17, and L2, eq. 19.
 void Ddaebm::generator_loss(Iteration& it, const Steps& at, const Noise& noise) {
   const auto zero = torch::zeros({}, options_);
@@ -218,10 +259,21 @@ void Ddaebm::generator_loss(Iteration& it, const Steps& at, const Noise& noise) 
     const auto q = nets_.encoder->forward(it.fake, it.x_next, noise.t);
     it.latent_loss = game_.latent_weight * latent_nll(noise.z, q).mean();
   });
-  it.fake_energy_term = -(energy(it.fake, noise.t, at) + at.log_q(it.x_next, it.fake)).mean();
+  Densities of_fake;
+  if (game_.calibrate) {
+    of_fake = densities(it.fake, noise.t);
+  } else {
+    of_fake.data = energy(it.fake, noise.t, at);
+  }
+  it.fake_energy_term = -(of_fake.data + at.log_q(it.x_next, it.fake)).mean();
   beside.join();
-  it.generator_loss = it.fake_energy_term + it.latent_loss +
+  it.generator_loss = game_.forward_weight * (it.fake_energy_term + it.latent_loss) +
                       game_.reverse_weight * (it.kl_loss + it.reconstruction_loss);
+  if (game_.calibrate) {
+    // KL(p_phi(x_t) || q(x_t)), whose gradient passes through the points alone.
+    it.generator_loss =
+        it.generator_loss + game_.critic_weight * (of_fake.fake - of_fake.data).mean();
+  }
 }
 
 torch::Tensor Ddaebm::losses(const Iteration& it) const {
@@ -337,10 +389,23 @@ struct DdaebmSettings : MethodSettings {
   }
   std::unique_ptr<Method> build(const std::vector<int64_t>& event,
                                 const torch::TensorOptions& options) const override {
+    if (game.calibrate && game.reference_std > 0) {
+      fail("game.reference_std is {} and game.calibrate is set; set one of them to 0 or false",
+           game.reference_std);
+    }
     if (event.size() == 1) {
-      return std::make_unique<Ddaebm>(Schedule(diffusion), game,
-                                      make_vector_networks(event[0], diffusion.steps, net),
-                                      net.latent, event, options);
+      // Calibrated, the energy has a time more for each step: that step's generated points.
+      const int64_t energy_times = (game.calibrate ? 2 : 1) * diffusion.steps;
+      return std::make_unique<Ddaebm>(
+          Schedule(diffusion), game,
+          make_vector_networks(event[0], diffusion.steps, net, energy_times), net.latent, event,
+          options);
+    }
+    if (game.calibrate) {
+      fail(
+          "game.calibrate is set and data are of shape [{}]; it works for vectors of few columns, "
+          "since points of neighbouring steps must be hard to tell apart; set it to false",
+          fmt::join(event, ", "));
     }
     const ImageShape image = image_shape(event);
     at::globalContext().setAllowTF32CuDNN(image_net.precision != Precision::float32);

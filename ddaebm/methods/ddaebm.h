@@ -24,7 +24,11 @@ struct GameConfig {
   double lambda_w = 1.0;
   double lambda_w_mid = 1.0;
   ImportanceScope lambda_scope = ImportanceScope::reconstruction;  // the paper: both
+  double forward_weight = 1.0;
   double reverse_weight = 1.0;
+  bool calibrate = false;
+  double critic_weight = 1.0;
+  double origin_std = 1.5;
   double gamma = 0.02;
   double gamma_decay = 1.0;
   double fake_penalty = 0.0;
@@ -52,7 +56,14 @@ struct GameConfig {
     f("lambda_w_mid", lambda_w_mid, more_than(0), "w_mid of lambda; w = w_mid = 1 is no weighting");
     f("lambda_scope", lambda_scope, {"reconstruction", "both"},
       "what lambda multiplies: the reconstruction, or all of L2");
+    f("forward_weight", forward_weight, at_least(0), "weight of L1, the forward divergence");
     f("reverse_weight", reverse_weight, at_least(0), "weight of L2, the reverse divergence");
+    f("calibrate", calibrate,
+      "E as a log-density: it learns to name where points come from; for vectors of few columns");
+    f("critic_weight", critic_weight, at_least(0),
+      "calibrated: weight of the samples' log-density less E in the generator's loss");
+    f("origin_std", origin_std, more_than(0),
+      "calibrated: standard deviation of the Gaussian that the last step's E is measured against");
     f("gamma", gamma, at_least(0), "weight of the gradient penalty at the start");
     f("gamma_decay", gamma_decay, more_than(0),
       "what has become of gamma at the end, as a factor; geometric in between");
@@ -81,6 +92,7 @@ struct Noise {
   torch::Tensor eps_fake;     // posterior sample of the generated x_t
   torch::Tensor eps_encoder;  // the encoder's latent of the real pair, [N, latent]
   torch::Tensor surround;     // x_t -> a point around it; undefined unless asked for
+  torch::Tensor origin;       // points of the known Gaussian; undefined unless E is calibrated
 
   // Those of data first .. last - 1.
   Noise slice(int64_t first, int64_t last) const;
@@ -139,6 +151,12 @@ class Ddaebm : public Method {
   void energy_loss(Iteration& it, const Steps& at, const Noise& noise,
                    const torch::Tensor& progress);
   void generator_loss(Iteration& it, const Steps& at, const Noise& noise);
+  // Calibration: E and F, the log-density of generated points, both at the same x, each [N].
+  struct Densities {
+    torch::Tensor data, fake;
+  };
+  Densities densities(const torch::Tensor& x, const torch::Tensor& t);
+  void origin_loss(Iteration& it, const Noise& noise);
   torch::Tensor losses(const Iteration& it) const;
 
   Process process_;

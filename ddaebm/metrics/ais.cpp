@@ -137,6 +137,8 @@ class Annealing {
     return estimate(log_weight);
   }
 
+  torch::Tensor draws() const { return whitening_.to_x(arrived_); }
+
   AisEstimate reverse(const torch::Tensor& ends) {
     Random random(options_.device(), config_.seed, Random::Generator::own);
     random.restart(Random::kSampling, 1);
@@ -290,6 +292,7 @@ AisResult annealed_importance_sampling(const std::vector<DensityAndGradient>& pa
   AisResult result;
   annealing.tune();
   result.forward = annealing.forward(result.acceptance);
+  result.draws = annealing.draws();
   result.reverse = annealing.reverse(ends);
   return result;
 }

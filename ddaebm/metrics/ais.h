@@ -33,6 +33,7 @@ struct AisResult {
   AisEstimate forward;      // exp of it is unbiased, so it is too low on average
   AisEstimate reverse;      // likewise too high, where its chains begin with draws of the density
   double acceptance = 0.0;  // share of moves accepted, of the forward chains
+  torch::Tensor draws;      // of the density: where the forward chains arrive, by weight
 };
 
 // log of the integral of exp(path.back()). Chains start at a Gaussian fitted to `fit` and walk

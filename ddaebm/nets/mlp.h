@@ -42,11 +42,16 @@ struct TimeMlpWidths {
   bool branch_norm = true;  // whether norms, where there are any, are in the branch for x too
 };
 
+// The paper's: a branch for x, one for t, and what joins them, with PReLUs; or waves of x, with
+// SiLUs and no norms.
+enum class LayerKind { branches, waves };
 // A network by layers, or a flow, whose density is exact.
 enum class EnergyKind { mlp, nice };
 
 // The networks for vectors. What is left empty is as in the first of each kind.
 struct MlpConfig {
+  LayerKind layers = LayerKind::branches;
+  int64_t waves = 5;
   std::vector<int64_t> branch = {16, 32};
   std::vector<int64_t> time_branch;
   std::vector<int64_t> trunk = {300, 300};
@@ -69,6 +74,9 @@ struct MlpConfig {
   }
 
   void visit(Fields& f) {
+    f("layers", layers, {"branches", "waves"},
+      "branches for x and t, as in the paper; or waves of x with SiLU, for sharp densities");
+    f("waves", waves, between(0, 16), "with waves: sin and cos of 2^k x for k below this");
     f("branch", branch, at_least(1), "layer widths of the branches for x and for t");
     f("time_branch", time_branch, at_least(1), "of the branch for t; empty: as `branch`");
     f("trunk", trunk, at_least(1), "hidden widths after the branches are joined");

@@ -60,7 +60,12 @@ struct Networks {
 };
 
 // The networks of the paper's toy table, for vectors of any dimension: x [N, dimension].
-Networks make_vector_networks(int64_t dimension, int64_t steps, const MlpConfig& config);
+// The energy may know more times than there are steps.
+Networks make_vector_networks(int64_t dimension, int64_t steps, const MlpConfig& config,
+                              int64_t energy_times);
+inline Networks make_vector_networks(int64_t dimension, int64_t steps, const MlpConfig& config) {
+  return make_vector_networks(dimension, steps, config, steps);
+}
 
 // Those of its appendix for images x [N, channels, size, size].
 struct ImageShape {

@@ -1,4 +1,5 @@
 #include "ddaebm/nets/networks.h"
+#include "ddaebm/nets/wave_mlp.h"
 
 namespace ddaebm {
 namespace {
@@ -49,14 +50,55 @@ struct VectorEncoder : EncoderNet {
   Mlp mean_, log_variance_;
 };
 
+struct WaveEnergy : EnergyNet {
+  WaveEnergy(int64_t dimension, int64_t times, const MlpConfig& config)
+      : net_(register_module("net", WaveMlp(dimension, 1, times, config.trunk, config.waves))) {}
+  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& t) override {
+    return net_(x, t).squeeze(1);
+  }
+  WaveMlp net_;
+};
+
+struct WaveGenerator : GeneratorNet {
+  WaveGenerator(int64_t dimension, int64_t steps, const MlpConfig& config)
+      : net_(register_module("net", WaveMlp(dimension + config.latent, dimension, steps,
+                                            config.trunk, config.waves))) {}
+  torch::Tensor forward(const torch::Tensor& x_next, const torch::Tensor& z,
+                        const torch::Tensor& t) override {
+    return net_(torch::cat({x_next, z}, 1), t);
+  }
+  WaveMlp net_;
+};
+
+struct WaveEncoder : EncoderNet {
+  WaveEncoder(int64_t dimension, int64_t steps, const MlpConfig& config)
+      : net_(register_module(
+            "net", WaveMlp(2 * dimension, 2 * config.latent, steps, config.trunk, config.waves))) {}
+  Gaussian forward(const torch::Tensor& x_t, const torch::Tensor& x_next,
+                   const torch::Tensor& t) override {
+    const auto code = net_(torch::cat({x_t, x_next}, 1), t).chunk(2, 1);
+    // Bounds that only a network that has run away would reach.
+    return {code[0], code[1].clamp(-12.0, 6.0)};
+  }
+  WaveMlp net_;
+};
+
 }  // namespace
 
-Networks make_vector_networks(int64_t dimension, int64_t steps, const MlpConfig& config) {
+Networks make_vector_networks(int64_t dimension, int64_t steps, const MlpConfig& config,
+                              int64_t energy_times) {
+  const bool waves = config.layers == LayerKind::waves;
   std::shared_ptr<EnergyNet> energy;
   if (config.energy == EnergyKind::nice) {
-    energy = std::make_shared<NiceEnergy>(dimension, steps, config.nice);
+    energy = std::make_shared<NiceEnergy>(dimension, energy_times, config.nice);
+  } else if (waves) {
+    energy = std::make_shared<WaveEnergy>(dimension, energy_times, config);
   } else {
-    energy = std::make_shared<VectorEnergy>(dimension, steps, config);
+    energy = std::make_shared<VectorEnergy>(dimension, energy_times, config);
+  }
+  if (waves) {
+    return {std::move(energy), std::make_shared<WaveGenerator>(dimension, steps, config),
+            std::make_shared<WaveEncoder>(dimension, steps, config)};
   }
   return {std::move(energy), std::make_shared<VectorGenerator>(dimension, steps, config),
           std::make_shared<VectorEncoder>(dimension, steps, config)};

@@ -20,6 +20,12 @@ Likelihood estimate_likelihood(Model& model, const torch::Tensor& data, Annealin
   out.mean = scores.mean().item<double>() - out.normaliser.forward.log_z;
   out.error = std::hypot(scores.std().item<double>() / std::sqrt(scores.size(0)),
                          out.normaliser.forward.error);
+  const auto listed = [](const torch::Tensor& values) {
+    const auto row = values.to(torch::kCPU, torch::kDouble).contiguous();
+    return std::vector<double>(row.data_ptr<double>(), row.data_ptr<double>() + row.numel());
+  };
+  out.energies = {{"observed", listed(scores)},
+                  {"expected", listed(model.log_density(out.normaliser.draws))}};
   return out;
 }
 
