@@ -291,13 +291,14 @@ struct Busy {
                [this](int64_t requests, int64_t rows) { batches.emplace_back(requests, rows); }) {
     SnapshotMaker maker(trained_run(), torch::kCPU, 10, [](const std::string&) {});
     worker.use(maker.make());
-    std::promise<void> began;
-    worker.run({[&began, gate = go.get_future().share()](Snapshot&, const torch::Tensor&) {
-                  began.set_value();
+    // Shared, as the worker may still be within set_value when the wait is over.
+    const auto began = std::make_shared<std::promise<void>>();
+    worker.run({[began, gate = go.get_future().share()](Snapshot&, const torch::Tensor&) {
+                  began->set_value();
                   gate.wait();
                 },
                 [](const std::exception_ptr&) {}});
-    began.get_future().wait();
+    began->get_future().wait();
   }
   bool score(int64_t n) {
     return worker.score(
@@ -308,12 +309,12 @@ struct Busy {
   // Lets the worker go on and waits until it has done all.
   void finish() {
     go.set_value();
-    std::promise<void> last;
-    while (!worker.run({[&](Snapshot&, const torch::Tensor&) { last.set_value(); },
-                        [&](const std::exception_ptr&) { last.set_value(); }})) {
+    const auto last = std::make_shared<std::promise<void>>();
+    while (!worker.run({[last](Snapshot&, const torch::Tensor&) { last->set_value(); },
+                        [last](const std::exception_ptr&) { last->set_value(); }})) {
       std::this_thread::yield();
     }
-    last.get_future().wait();
+    last->get_future().wait();
   }
 
   std::promise<void> go;
