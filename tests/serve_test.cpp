@@ -291,14 +291,18 @@ struct Busy {
                [this](int64_t requests, int64_t rows) { batches.emplace_back(requests, rows); }) {
     SnapshotMaker maker(trained_run(), torch::kCPU, 10, [](const std::string&) {});
     worker.use(maker.make());
-    // Shared, as the worker may still be within set_value when the wait is over.
-    const auto began = std::make_shared<std::promise<void>>();
-    worker.run({[began, gate = go.get_future().share()](Snapshot&, const torch::Tensor&) {
-                  began->set_value();
-                  gate.wait();
-                },
-                [](const std::exception_ptr&) {}});
-    began->get_future().wait();
+    // On a slow machine even this one may wait too long.
+    const auto gate = go.get_future().share();
+    for (bool begun = false; !begun;) {
+      // Shared, as the worker may still be within set_value when the wait is over.
+      const auto began = std::make_shared<std::promise<bool>>();
+      worker.run({[began, gate](Snapshot&, const torch::Tensor&) {
+                    began->set_value(true);
+                    gate.wait();
+                  },
+                  [began](const std::exception_ptr&) { began->set_value(false); }});
+      begun = began->get_future().get();
+    }
   }
   bool score(int64_t n) {
     return worker.score(
@@ -354,9 +358,9 @@ TEST(ServeWorker, TakesNoMoreThanItsLimits) {
 }
 
 TEST(ServeWorker, WhatWaitedTooLongIsNotDone) {
-  Busy busy({.timeout = milliseconds(1)});
+  Busy busy({.timeout = milliseconds(20)});
   EXPECT_TRUE(busy.score(1));
-  std::this_thread::sleep_for(milliseconds(5));
+  std::this_thread::sleep_for(milliseconds(30));
   busy.finish();
   EXPECT_EQ(busy.failures, 1);
   EXPECT_TRUE(busy.sizes.empty());
