@@ -59,10 +59,11 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // Answers at once whatever is asked.
   void turn_away(Response response) {
-    asio::post(stream_.get_executor(), [self = shared_from_this(), response] {
-      self->keep_ = false;
-      self->write(response);
-    });
+    asio::post(stream_.get_executor(),
+               [self = shared_from_this(), response = std::move(response)]() mutable {
+                 self->keep_ = false;
+                 self->write(std::move(response));
+               });
   }
 
   // Ends the connection unless a request is under way on it.

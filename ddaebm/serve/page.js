@@ -200,6 +200,10 @@ function drawImages(context, width, height, at) {
   lay(k, 1);
   if (f > 0) lay(k + 1, f);
   context.globalAlpha = 1;
+  // The white lines between images are left out: the page shows through.
+  const [, tall, wide] = run.model.image, x = width / picture.width, y = height / each;
+  for (let at = wide; at < picture.width; at += wide + 2) context.clearRect(Math.floor(at * x), 0, Math.ceil(2 * x), height);
+  for (let at = tall; at < each; at += tall + 2) context.clearRect(0, Math.floor(at * y), width, Math.ceil(2 * y));
 }
 
 function draw() {
