@@ -49,7 +49,7 @@ struct CheckpointFacts {
   double rate = 1;                   // of the settings' step size, after rollbacks
   int64_t rollbacks = 0;
   int64_t rolled_back = -1;  // the iteration that the last of them led to
-  std::string data;  // what the data were; empty: not known
+  std::string data;          // what the data were; empty: not known
 };
 
 // Everything a run needs to go on: tensors, the next iteration, the data's units. Random numbers
