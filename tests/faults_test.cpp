@@ -111,7 +111,7 @@ TEST_F(Faults, KillsAtRandomInstantsChangeNothing) {
       std::chrono::steady_clock::now() - start);
   std::mt19937_64 dice(8);
   int killed = 0;
-  int while_writing = 0;
+  int unfinished = 0;
   int checkpoints = 0;
   int runs = 0;
   while (killed < kills) {
@@ -134,7 +134,7 @@ TEST_F(Faults, KillsAtRandomInstantsChangeNothing) {
       if (code == 0) break;
       ASSERT_EQ(code, 128 + SIGKILL);
       ++killed;
-      while_writing += is_writing(path(run)) ? 1 : 0;
+      unfinished += is_writing(path(run)) ? 1 : 0;
       if (!fs::exists(path(run))) continue;
       for (const int64_t iteration : RunFolder{path(run)}.checkpoints()) {
         ++checkpoints;
@@ -145,9 +145,9 @@ TEST_F(Faults, KillsAtRandomInstantsChangeNothing) {
     EXPECT_FALSE(is_writing(path(run))) << "what a kill left behind is removed";
   }
   std::printf(
-      "%d kills, %d of them while a file was written; %d runs ended in the same bits; "
+      "%d kills, %d of them left an unfinished file; %d runs ended in the same bits; "
       "%d checkpoints read, all whole\n",
-      killed, while_writing, runs, checkpoints);
+      killed, unfinished, runs, checkpoints);
 }
 
 TEST_F(Faults, FlippedBytesAreFoundAndTheCheckpointBeforeIsUsed) {

@@ -1,5 +1,6 @@
-// Every reader of foreign files on its corpus, as it is and damaged at random. tests/fuzz/run does
-// the same for as long as one likes, guided by coverage.
+// Every reader of foreign files on its corpus, as it is and damaged at random, DDAEBM_FUZZ_ROUNDS
+// times a file. tests/fuzz/run does the same guided by coverage.
+#include <cstdlib>
 #include <random>
 
 #include "fuzz/targets.h"
@@ -45,12 +46,14 @@ std::string damaged(std::string bytes, std::mt19937_64& dice) {
 }
 
 TEST_P(Fuzz, BytesOfAnyKindAreReadOrRefused) {
+  const char* asked = std::getenv("DDAEBM_FUZZ_ROUNDS");
+  const int rounds = asked == nullptr ? 150 : std::atoi(asked);
   std::mt19937_64 dice(6);
   int files = 0;
   for (const auto& entry : fs::directory_iterator(fs::path(DDAEBM_CORPUS) / GetParam().name)) {
     const std::string good = read_file(entry.path());
     fuzz(GetParam(), good);
-    for (int i = 0; i < 150; ++i) fuzz(GetParam(), damaged(good, dice));
+    for (int i = 0; i < rounds; ++i) fuzz(GetParam(), damaged(good, dice));
     ++files;
   }
   EXPECT_GT(files, 0) << "no corpus";

@@ -36,15 +36,19 @@ TEST(Place, IsWhatTorchrunSays) {
                         {"WORLD_SIZE", "8"},
                         {"LOCAL_RANK", "1"},
                         {"MASTER_ADDR", "node7"},
-                        {"MASTER_PORT", "1234"},
-                        {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+                        {"MASTER_PORT", "1234"}});
   ASSERT_TRUE(p);
   EXPECT_EQ(p->rank, 3);
   EXPECT_EQ(p->size, 8);
   EXPECT_EQ(p->local_rank, 1);
   EXPECT_EQ(p->address, "node7");
   EXPECT_EQ(p->port, 1234);
-  EXPECT_TRUE(p->store_is_there);
+  // torchrun itself sits at that port.
+  const auto agent = place({{"RANK", "0"},
+                            {"WORLD_SIZE", "2"},
+                            {"MASTER_PORT", "1234"},
+                            {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+  EXPECT_NE(agent->port, 1234);
 }
 
 TEST(Place, IsWhatSrunSays) {

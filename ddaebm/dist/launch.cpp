@@ -111,8 +111,9 @@ std::optional<Place> place_of_process(const Variable& variable) {
     return std::string(found == nullptr ? "" : found);
   };
   bool one_machine = false;
+  bool torchrun = false;
   if (take("RANK", "WORLD_SIZE", "LOCAL_RANK")) {
-    place.store_is_there = text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+    torchrun = text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   } else if (variable("SLURM_STEP_NUM_TASKS") != nullptr) {
     // Within srun only; a batch script has SLURM_PROCID too, but is alone.
     if (!take("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")) return {};
@@ -134,6 +135,12 @@ std::optional<Place> place_of_process(const Variable& variable) {
   }
   if (variable("MASTER_ADDR") != nullptr) place.address = text("MASTER_ADDR");
   place.port = number(variable, "MASTER_PORT").value_or(place.port);
+  if (torchrun) {
+    // At MASTER_PORT it keeps a store of its own, which only its own version of PyTorch can talk
+    // to.
+    place.port = port_of_job(fmt::format("{} {} {}", place.port, text("TORCHELASTIC_RUN_ID"),
+                                         text("TORCHELASTIC_RESTART_COUNT")));
+  }
   if (place.port < 1 || place.port > 65535) fail("MASTER_PORT is {}, which is none", place.port);
   return place;
 }

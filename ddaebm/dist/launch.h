@@ -15,7 +15,6 @@ struct Place {
   int64_t local_rank = 0;             // on this machine
   std::string address = "127.0.0.1";  // where rank 0 is met
   int64_t port = 29500;
-  bool store_is_there = false;  // torchrun keeps the store itself
 };
 
 // As the launcher says: torchrun (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT), Slurm's

@@ -7,7 +7,6 @@
 #include <mutex>
 #include <thread>
 
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "ddaebm/dist/backend.h"
@@ -24,19 +23,15 @@ constexpr std::chrono::seconds kBeat{1};
 constexpr std::chrono::seconds kSilence{30};  // after which a rank counts as lost
 constexpr std::chrono::seconds kRollCall{5};  // for the others to answer once something broke
 
-// A connection to the store that rank 0 keeps, or torchrun's agent.
+// A connection to the store that rank 0 keeps.
 StorePtr connect(const Place& place, bool may_serve) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(place.port);
-  options.isServer = may_serve && place.rank == 0 && !place.store_is_there;
+  options.isServer = may_serve && place.rank == 0;
   options.waitWorkers = false;
   options.timeout = kMeeting;
-  // A launcher that starts the job anew keeps its store.
-  const char* attempt = std::getenv("TORCHELASTIC_RESTART_COUNT");
   try {
-    return c10::make_intrusive<c10d::PrefixStore>(
-        fmt::format("ddaebm-{}", attempt == nullptr ? "0" : attempt),
-        c10::make_intrusive<c10d::TCPStore>(place.address, options));
+    return c10::make_intrusive<c10d::TCPStore>(place.address, options);
   } catch (const std::exception& error) {
     const std::string why = error.what();
     fail("rank {} cannot meet the others at {}:{}; is rank 0 there, and the port free? ({})",
