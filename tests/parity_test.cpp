@@ -214,12 +214,8 @@ void run_step(const StepCase& c) {
   Optimizer optimizer(c.method, c.adam);
   for (int64_t step = 0; step < c.steps; ++step) {
     const std::string prefix = "noise." + std::to_string(step) + ".";
-    const Noise noise{tensor("t"),
-                      tensor(prefix + "eps_t"),
-                      tensor(prefix + "eps_tp1"),
-                      tensor(prefix + "z"),
-                      tensor(prefix + "eps_post"),
-                      tensor(prefix + "eps_enc"),
+    const Noise noise{tensor("t"),          tensor(prefix + "eps_t"),    tensor(prefix + "eps_tp1"),
+                      tensor(prefix + "z"), tensor(prefix + "eps_post"), tensor(prefix + "eps_enc"),
                       /*surround=*/{},
                       /*origin=*/{}};
     optimizer.set_iteration(step, c.steps);
