@@ -29,6 +29,7 @@ BUDGETS = [
     (r"ddaebm (compare .*)--budget \d+", r"ddaebm \1--budget 20 --set train.evaluation_samples=1000"),
     (r"(ddaebm eval \S+)", r"\1 --samples 1000"),
     (r"--seeds \d+", "--seeds 1"),
+    (r"(ddaebm serve \S+).*", r"timeout 5 \1 --port 0 || test $? = 124"),
     (r"--log-z", "--log-z --chains 4 --bridges 3"),
     (r"-n 10000\b", "-n 100"),
 ]

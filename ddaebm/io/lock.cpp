@@ -6,16 +6,35 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "ddaebm/error.h"
 
 namespace ddaebm {
 
-FolderLock::FolderLock(const std::filesystem::path& folder)
-    : file_(::open((folder / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
-  if (file_ < 0) fail("{}: cannot write there: {}", folder.string(), std::strerror(errno));
-  if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
+namespace {
+
+// Whether the file that is open is still the one at the path: its last owner may have removed it
+// between our opening and locking it.
+bool is_at(int file, const std::filesystem::path& path) {
+  struct stat opened {
+  }, there{};
+  return ::fstat(file, &opened) == 0 && ::stat(path.c_str(), &there) == 0 &&
+         opened.st_dev == there.st_dev && opened.st_ino == there.st_ino;
+}
+
+}  // namespace
+
+FolderLock::FolderLock(const std::filesystem::path& folder) : path_(folder / ".lock") {
+  for (;;) {
+    file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (file_ < 0) fail("{}: cannot write there: {}", folder.string(), std::strerror(errno));
+    if (::flock(file_, LOCK_EX | LOCK_NB) == 0) {
+      if (is_at(file_, path_)) break;
+      ::close(file_);
+      continue;
+    }
     const int error = errno;
     std::string owner(20, '\0');
     const auto got = ::pread(file_, owner.data(), owner.size(), 0);
@@ -30,6 +49,9 @@ FolderLock::FolderLock(const std::filesystem::path& folder)
   if (::ftruncate(file_, 0) != 0 || ::pwrite(file_, owner.data(), owner.size(), 0) < 0) return;
 }
 
-FolderLock::~FolderLock() { ::close(file_); }
+FolderLock::~FolderLock() {
+  ::unlink(path_.c_str());
+  ::close(file_);
+}
 
 }  // namespace ddaebm

@@ -5,7 +5,7 @@
 namespace ddaebm {
 
 // Keeps a folder for one process: an Error where another has it. Held until destroyed, or until the
-// process ends in whatever way; the file `.lock` stays.
+// process ends in whatever way; one that is killed leaves the file `.lock`, which holds nobody up.
 class FolderLock {
  public:
   explicit FolderLock(const std::filesystem::path& folder);
@@ -14,7 +14,8 @@ class FolderLock {
   FolderLock& operator=(const FolderLock&) = delete;
 
  private:
-  int file_;
+  std::filesystem::path path_;
+  int file_ = -1;
 };
 
 }  // namespace ddaebm

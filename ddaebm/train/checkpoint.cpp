@@ -129,7 +129,7 @@ Checkpoint::Checkpoint(const std::filesystem::path& path)
 
 std::optional<Checkpoint> Checkpoint::newest(const RunFolder& folder, const Damaged& damaged) {
   const auto there = folder.checkpoints();
-  std::string last;
+  std::vector<std::pair<std::filesystem::path, std::string>> broken;
   for (auto iteration = there.rbegin(); iteration != there.rend(); ++iteration) {
     const auto path = folder.checkpoint(*iteration);
     try {
@@ -138,15 +138,15 @@ std::optional<Checkpoint> Checkpoint::newest(const RunFolder& folder, const Dama
         fail("{}: it says iteration '{}', its name another one", path.string(),
              found.facts().iteration);
       }
+      for (const auto& [file, why] : broken) damaged(file, why);
       return found;
     } catch (const LaterFormat&) {
       throw;
     } catch (const Error& error) {
-      last = error.what();
-      damaged(path, last);
+      broken.emplace_back(path, error.what());
     }
   }
-  if (!there.empty()) fail("{}; no other checkpoint is whole", last);
+  if (!broken.empty()) fail("{}; no other checkpoint is whole", broken.front().second);
   return {};
 }
 

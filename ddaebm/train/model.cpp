@@ -73,7 +73,7 @@ Model Model::load(const std::filesystem::path& run, torch::Device device) {
   RunSettings settings(ConfigFile::parse(read_file(folder.config()), folder.config().string()));
   const auto checkpoint =
       one ? Checkpoint(run) : Checkpoint::newest(folder, [](const auto&, const std::string& why) {
-        ReadHooks::warn_on_stderr(why + "; is an older one whole?");
+        ReadHooks::warn_on_stderr(why + "; an older one is used");
       });
   if (!checkpoint) {
     fail("{}: no checkpoint yet; train it first, or wait for the first one", folder.path.string());
