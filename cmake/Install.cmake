@@ -32,12 +32,14 @@ set(library COMPONENT library)
 set(public_headers
   ddaebm/ddaebm.h ddaebm/config.h ddaebm/error.h ddaebm/random.h
   ddaebm/data/source.h ddaebm/data/toy.h
+  ddaebm/dist/launch.h ddaebm/dist/ranks.h
+  ddaebm/io/safetensors.h
   ddaebm/methods/energy_samples.h ddaebm/methods/method.h ddaebm/methods/one_energy.h
   ddaebm/metrics/ranking.h
   ddaebm/nets/image_config.h ddaebm/nets/mlp.h ddaebm/nets/networks.h ddaebm/nets/nice.h
   ddaebm/nets/plain_networks.h
   ddaebm/ops/resample.h ddaebm/ops/time_mlp.h
-  ddaebm/train/checkpoint.h ddaebm/train/flat.h ddaebm/train/model.h ddaebm/train/ood.h
+  ddaebm/train/checkpoint.h ddaebm/train/flat.h ddaebm/train/graph.h ddaebm/train/model.h ddaebm/train/ood.h
   ddaebm/train/optimizer.h ddaebm/train/settings.h ddaebm/train/trainer.h)
 foreach(header ${public_headers})
   get_filename_component(room ${header} DIRECTORY)
