@@ -133,7 +133,7 @@ class Ddaebm : public Method {
                  const Update& update);
   Noise draw(const torch::Tensor& x0, Random& random) const;
   // x_T, ..., x_0 of n samples.
-  std::vector<torch::Tensor> sample_path(int64_t n, Random& random);
+  std::vector<torch::Tensor> sample_path(int64_t n, Random& random) override;
 
  private:
   torch::Tensor energy(const torch::Tensor& x, const torch::Tensor& t, const Steps& at);

@@ -155,8 +155,8 @@ torch::Tensor Ddgan::sample(int64_t n, Random& random) {
   const Denoiser denoise = [&](const torch::Tensor& x_next, const torch::Tensor& t) {
     return generator_->forward(x_next, random.normal({n, latent_}, options_), t);
   };
-  return sample_path(process_, denoise, random.normal(shape, options_), /*noise_at_t0=*/false,
-                     random)
+  return ddaebm::sample_path(process_, denoise, random.normal(shape, options_),
+                             /*noise_at_t0=*/false, random)
       .back();
 }
 

@@ -60,6 +60,8 @@ class Method {
   // Data as the generator makes them again after one step of diffusion; undefined where there is
   // no such.
   virtual torch::Tensor regenerated(const torch::Tensor& /*x*/, Random& /*random*/) { return {}; }
+  // The steps of n samples, noise first; empty where a method takes none that it shows.
+  virtual std::vector<torch::Tensor> sample_path(int64_t /*n*/, Random& /*random*/) { return {}; }
 };
 
 // D of data of shape [D]; an Error where they are no vectors.

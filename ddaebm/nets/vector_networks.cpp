@@ -18,15 +18,15 @@ struct VectorEnergy : EnergyNet {
   TimeMlp net_;
 };
 
+// Net: what takes x and t.
+template <class Net>
 struct VectorGenerator : GeneratorNet {
-  VectorGenerator(int64_t dimension, int64_t steps, const MlpConfig& config)
-      : net_(register_module("net", TimeMlp(dimension + config.latent, dimension, steps,
-                                            config.widths(), config.embedding, config.norm))) {}
+  explicit VectorGenerator(Net net) : net_(register_module("net", std::move(net))) {}
   torch::Tensor forward(const torch::Tensor& x_next, const torch::Tensor& z,
                         const torch::Tensor& t) override {
     return net_(torch::cat({x_next, z}, 1), t);
   }
-  TimeMlp net_;
+  Net net_;
 };
 
 struct VectorEncoder : EncoderNet {
@@ -59,17 +59,6 @@ struct WaveEnergy : EnergyNet {
   WaveMlp net_;
 };
 
-struct WaveGenerator : GeneratorNet {
-  WaveGenerator(int64_t dimension, int64_t steps, const MlpConfig& config)
-      : net_(register_module("net", WaveMlp(dimension + config.latent, dimension, steps,
-                                            config.trunk, config.waves))) {}
-  torch::Tensor forward(const torch::Tensor& x_next, const torch::Tensor& z,
-                        const torch::Tensor& t) override {
-    return net_(torch::cat({x_next, z}, 1), t);
-  }
-  WaveMlp net_;
-};
-
 struct WaveEncoder : EncoderNet {
   WaveEncoder(int64_t dimension, int64_t steps, const MlpConfig& config)
       : net_(register_module(
@@ -96,11 +85,16 @@ Networks make_vector_networks(int64_t dimension, int64_t steps, const MlpConfig&
   } else {
     energy = std::make_shared<VectorEnergy>(dimension, energy_times, config);
   }
+  const int64_t joined = dimension + config.latent;
   if (waves) {
-    return {std::move(energy), std::make_shared<WaveGenerator>(dimension, steps, config),
+    return {std::move(energy),
+            std::make_shared<VectorGenerator<WaveMlp>>(
+                WaveMlp(joined, dimension, steps, config.trunk, config.waves)),
             std::make_shared<WaveEncoder>(dimension, steps, config)};
   }
-  return {std::move(energy), std::make_shared<VectorGenerator>(dimension, steps, config),
+  return {std::move(energy),
+          std::make_shared<VectorGenerator<TimeMlp>>(
+              TimeMlp(joined, dimension, steps, config.widths(), config.embedding, config.norm)),
           std::make_shared<VectorEncoder>(dimension, steps, config)};
 }
 

@@ -7,7 +7,6 @@
 
 #include "ddaebm/error.h"
 #include "ddaebm/io/file.h"
-#include "ddaebm/methods/ddaebm.h"
 #include "ddaebm/nets/networks.h"
 #include "ddaebm/train/checkpoint.h"
 #include "ddaebm/train/settings.h"
@@ -160,14 +159,13 @@ torch::Tensor Model::sample(int64_t n, uint64_t seed) {
 }
 
 std::vector<torch::Tensor> Model::sample_path(int64_t n, uint64_t seed) {
-  auto* steps = dynamic_cast<Ddaebm*>(method_);
-  if (steps == nullptr) return {sample(n, seed)};
   need("generator", "sampling");
   const torch::NoGradGuard no_grad;
   const Evaluating guard(method_->module());
   Random random(options_.device(), seed);
   random.restart(Random::kSampling, 0);
-  auto path = steps->sample_path(n, random);
+  auto path = method_->sample_path(n, random);
+  if (path.empty()) return {sample(n, seed)};
   for (auto& x : path) x = units_.to_data(x).to(torch::kCPU, torch::kFloat);
   return path;
 }
