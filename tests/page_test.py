@@ -197,8 +197,8 @@ def shots(browser, url, folder, name, frames, images):
         drop_files(browser, images)
         browser.wait(f"document.querySelectorAll('#scores .numbers').length === {len(images)}")
     elif browser.js("document.getElementById('canvas').className") == 'plane':
-        for u, v in ((0.5, 0.3), (0.3, 0.62), (0.12, 0.9)):
-            browser.js(f"cursor = [{u}, {v}]; scorePoint(cursor)")
+        for share in ('[0.12, 0.9]', '[0.3, 0.62]', 'toCanvas(path.at(-1)[0], 1)'):  # the last is a sample
+            browser.js(f"cursor = {share}; scorePoint(cursor)")
         browser.wait("document.querySelectorAll('#scores .numbers').length === 3")
     for label, size, tallest in (('desktop', DESKTOP, 3000), ('phone', PHONE, 1250)):
         for theme in ('light', 'dark'):

@@ -298,7 +298,7 @@ async function loadModel() {
   $('stage').hidden = kind === 'rows';
   $('scoring').classList.toggle('wide', kind === 'rows');
   $('scoring').hidden = false;
-  $('tone-label').hidden = kind !== 'plane';
+  $('tone-box').hidden = kind !== 'plane';
   $('drop').hidden = kind !== 'images';
   $('typed').hidden = kind !== 'rows';
   if (kind === 'plane') {
@@ -459,7 +459,7 @@ function ticks(low, high, n) {
 
 // Lines over iterations; the first values of a run do not flatten the rest.
 function chart(lines) {
-  const width = 340, height = 170, left = 46, bottom = 22, top = 8;
+  const width = 280, height = 165, left = 40, bottom = 22, top = 8;
   const box = svg('svg', {viewBox: `0 0 ${width} ${height}`, role: 'img'});
   const values = lines.flatMap((l) => l.points.map((p) => p[1])).filter(Number.isFinite);
   const last = Math.max(...lines.map((l) => l.points.at(-1)[0]), 1);
@@ -470,7 +470,7 @@ function chart(lines) {
   high += margin;
   const x = (v) => left + v / last * (width - left - 6);
   const y = (v) => height - bottom - (Math.min(Math.max(v, low), high) - low) / (high - low) * (height - bottom - top);
-  for (const v of ticks(low, high, 4)) {
+  for (const v of ticks(low, high, 5)) {
     box.append(svg('line', {class: 'grid', x1: left, x2: width - 6, y1: y(v), y2: y(v)}));
     box.append(svg('text', {x: left - 6, y: y(v) + 4, 'text-anchor': 'end'}, short(v)));
   }
@@ -490,7 +490,7 @@ function chart(lines) {
 }
 
 // First what tells whether a run goes well; two that belong together share a chart.
-const kFirst = [['kl'], ['js'], ['fid'], ['fid768'], ['held_out_score', 'sample_score'],
+const kFirst = [['kl', 'js'], ['fid'], ['fid768'], ['held_out_score', 'sample_score'],
   ['energy_real', 'energy_fake'], ['energy'], ['generator']];
 const kNever = ['seconds', 'images', 'lr'];
 
@@ -499,6 +499,17 @@ function drawCurves(series) {
     const lines = names.filter((n) => series[n]?.length).map((name) => ({name, points: series[name]}));
     if (!lines.length) return null;
     const box = document.createElement('div'), head = document.createElement('h3');
+    if (lines.every((l) => l.points.length === 1)) {  // of a run that was evaluated once
+      head.textContent = `Iteration ${whole.format(lines[0].points[0][0])}`;
+      box.append(head, ...lines.map((line) => {
+        const number = document.createElement('div'), name = document.createElement('span');
+        number.className = 'number';
+        name.textContent = line.name.replaceAll('_', ' ');
+        number.append(short(line.points[0][1] ?? NaN), name);
+        return number;
+      }));
+      return box;
+    }
     lines.forEach((line, i) => {
       const name = document.createElement('div'), now = document.createElement('span');
       now.className = lines.length > 1 ? 'ab'[i] : '';
@@ -526,7 +537,7 @@ function drawHistogram() {
     $('histogram-note').textContent = 'No training scores: there are no p-values.';
     return;
   }
-  const width = 420, height = 170, bottom = 24, top = 14;
+  const width = 420, height = run.model.kind === 'plane' ? 250 : 170, bottom = 24, top = 14;
   const chartBox = svg('svg', {viewBox: `0 0 ${width} ${height}`, role: 'img',
     'aria-label': `Histogram of ${told.count} training scores between ${short(told.low)} and ${short(told.high)}`});
   const scored = marks.filter((m) => Number.isFinite(m.log_density)).slice(0, 12);
