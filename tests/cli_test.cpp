@@ -111,7 +111,7 @@ TEST_F(Cli, HelpOfEveryCommandShowsAnExample) {
 
 TEST_F(Cli, UnknownWordsAreRefused) {
   expect_refused({}, {"subcommand", "--help"});
-  expect_refused({"tarin"}, {"--help"});
+  expect_refused({"tarin"}, {"'tarin' is no command", "--help"});
   expect_refused({"train"}, {"SETTINGS", "--help"});
   expect_refused(train({"--fast"}), {"--fast", "--help"});
   expect_refused({"sample", path("run")}, {"-o", "--help"});
@@ -349,6 +349,8 @@ TEST_F(Cli, AnInterruptLeavesACheckpointAndSaysHowToGoOn) {
 }
 
 TEST_F(Cli, SettingsArePrintedInFullAndReadBack) {
+  EXPECT_NE(run_app({"settings"}).out.find("table              A starting point for a table"),
+            std::string::npos);
   const auto first = run_app({"settings", path("tiny.toml")});
   ASSERT_EQ(first.code, 0) << first.err;
   write_file(path("printed.toml"), first.out);

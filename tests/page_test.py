@@ -10,14 +10,15 @@ Needs nothing but Python and chromium. Exit code 77: there is no chromium.
 """
 import base64, json, os, shutil, subprocess, sys, tempfile, time
 
+PROGRAMS = 'chromium-headless-shell', 'chromium', 'chromium-browser'
 DESKTOP, PHONE = (1280, 900, 1, False), (390, 844, 2, True)
 
 
 class Browser:
     def __init__(self):
-        program = shutil.which('chromium') or shutil.which('chromium-browser')
+        program = next(filter(None, map(shutil.which, PROGRAMS)), None)
         if not program:
-            print('no chromium: apt-get install chromium')
+            print('no chromium: apt-get install chromium-headless-shell')
             sys.exit(77)
         self.profile = tempfile.mkdtemp(prefix='ddaebm-chromium-')
         to_browser, self.write_end = os.pipe()
