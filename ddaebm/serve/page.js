@@ -315,7 +315,8 @@ async function loadModel() {
     $('stage-help').textContent = steps > 0 ? 'Noise becomes images in ' + steps + ' steps.' : '';
     $('scoring-help').textContent = 'How likely the model holds an image to be, beside its training images.';
   } else {
-    $('scoring-help').textContent = run.model.event[0] + ' numbers a row.';
+    $('scoring-help').textContent = 'How likely the model holds a row to be, beside its training rows.';
+    $('rows-label').textContent = `Rows of ${run.model.event[0]} numbers, one a line`;
     $('rows').placeholder = Array(Math.min(run.model.event[0], 8)).fill('0.0').join(', ');
   }
   drawHistogram();
@@ -345,13 +346,14 @@ function keepFrame() {
 
 // ---- scoring
 
+// `what` names each of the data.
 async function score(what, body, extra) {
   try {
     const {scores} = await (await post('/v1/score', body)).json();
-    scores.forEach((s, i) => marks.unshift({...s, what: scores.length > 1 ? `${what} ${i + 1}` : what, ...extra}));
+    scores.forEach((s, i) => marks.unshift({...s, what: what[i], ...extra}));
     marks.splice(kKept).forEach((m) => m.url && URL.revokeObjectURL(m.url));
   } catch (e) {
-    marks.unshift({what, error: e.message});
+    marks.unshift({what: what.length > 1 ? what.length + ' rows' : what[0], error: e.message});
   }
   listScores();
   drawHistogram();
@@ -386,7 +388,7 @@ function listScores() {
 const canvas = $('canvas');
 function scorePoint(share) {
   const point = fromShare(share);
-  return score(`(${point.map((v) => v.toFixed(2)).join(', ')})`, JSON.stringify({rows: [point]}), {point});
+  return score([`(${point.map((v) => v.toFixed(2)).join(', ')})`], JSON.stringify({rows: [point]}), {point});
 }
 canvas.addEventListener('click', (event) => {
   if (!landscape) return;
@@ -414,7 +416,7 @@ canvas.addEventListener('keydown', (event) => {
 canvas.addEventListener('blur', () => { cursorShown = false; draw(); });
 
 function scoreFiles(files) {
-  for (const file of files) score(file.name, file, {url: URL.createObjectURL(file)});
+  for (const file of files) score([file.name], file, {url: URL.createObjectURL(file)});
 }
 $('files').addEventListener('change', (event) => {
   scoreFiles([...event.target.files]);
@@ -436,7 +438,7 @@ $('typed').addEventListener('submit', (event) => {
     marks.unshift({what: 'rows', error: 'not all of it are numbers'});
     listScores();
   } else {
-    score('row', JSON.stringify({rows}), {});
+    score(rows.map((row) => row.slice(0, 6).join(', ') + (row.length > 6 ? ', …' : '')), JSON.stringify({rows}), {});
   }
 });
 
