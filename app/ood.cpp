@@ -42,7 +42,7 @@ void show(const OodRow& row, const char* scores, const Separation& s) {
   const auto text = [](const Interval& number) {
     return fmt::format("{:.4f} [{:.4f}, {:.4f}]", number.value, number.low, number.high);
   };
-  fmt::print("{:<24} {:<6} {:>7}  {:<25} {:<25} {:<25}\n", row.name, scores, row.count,
+  fmt::print("{:<24} {:<7} {:>7}  {:<25} {:<25} {:<25}\n", row.name, scores, row.count,
              text(s.auroc), text(s.average_precision), text(s.false_positive_rate));
 }
 
@@ -77,6 +77,7 @@ void run(const Options& o) {
     Json entry = {{"data", rows[i].name}, {"count", rows[i].count}};
     entry["clean"] = to_json(rows[i].clean);
     if (rows[i].noised) entry["noised"] = to_json(*rows[i].noised);
+    entry["typical"] = to_json(rows[i].typical);
     json["out"].push_back(entry);
     shown.push_back({rows[i].name, outside[i].clean});
   }
@@ -91,11 +92,12 @@ void run(const Options& o) {
   write_png(folder.path / "ood.png", histograms(shown));
   write_report(folder.path);
 
-  fmt::print("in: {}, {} data\n{:<24} {:<6} {:>7}  {:<25} {:<25} {:<25}\n", o.inside,
+  fmt::print("in: {}, {} data\n{:<24} {:<7} {:>7}  {:<25} {:<25} {:<25}\n", o.inside,
              inside.clean.size(), "out", "scores", "data", "AUROC", "AUPR", "FPR at 95 % TPR");
   for (const auto& row : rows) {
     show(row, "clean", row.clean);
     if (row.noised) show(row, "noised", *row.noised);
+    show(row, "typical", row.typical);
   }
   if (o.false_alarm >= 0) {
     fmt::print("threshold {:.6g}: `ddaebm score {}` now answers in or out\n",
@@ -138,8 +140,13 @@ void add_ood(CLI::App& app) {
   command->footer(
       "Scores are log-densities E(x, 0) by the averaged weights; --in should score higher. Each\n"
       "number has a 95 % interval by the bootstrap. clean: the data as they are; noised: with the\n"
-      "noise that training gives clean data. Images of other sizes are scaled by their shorter\n"
-      "side, and the middle square is kept; grey ones are made RGB where the model wants that.\n"
+      "noise that training gives clean data; typical: by how near a clean score is to the median "
+      "of\n"
+      "--in, which also finds data that score too high, as smooth images do. Images of other "
+      "sizes\n"
+      "are scaled by their shorter side, and the middle square is kept; grey ones are made RGB "
+      "where\n"
+      "the model wants that.\n"
       "Writes ood.json, ood.png and report.html into the run folder.\n"
       "Examples:\n"
       "  ddaebm ood runs/cifar10 --in cifar10 --out svhn.bin --out photos/ --device cuda\n"

@@ -62,9 +62,20 @@ TEST_P(DenseKernels, BiasAndPrelu) {
   auto h = matrix();
   auto plain_h = h.clone();
   auto y = torch::empty_like(h);
-  cuda::bias_prelu(dense, h.data_ptr(), slope.data_ptr(), y.data_ptr(), nullptr);
+  cuda::bias_prelu(dense, h.data_ptr(), slope.data_ptr(), {}, y.data_ptr(), nullptr);
   expect_close(y, kernels::bias_prelu(plain_h, table, rows, slope), kAllowed, "y");
   expect_close(h, plain_h, kAllowed, "h");
+
+  const auto after = randn({3, kColumns});
+  const auto after_rows = torch::randint(3, {kRows}, torch::kLong);
+  auto again = h.clone();
+  auto more = torch::empty_like(h);
+  cuda::bias_prelu(dense, again.data_ptr(), slope.data_ptr(),
+                   {after.data_ptr(), after_rows.data_ptr<int64_t>()}, more.data_ptr(), nullptr);
+  const auto plain_more = kernels::bias_prelu(plain_h, table, rows, slope, after, after_rows);
+  expect_close(more, plain_more, kAllowed, "with rows added");
+  expect_close(again, plain_h, kAllowed, "h before them");
+  h = again;
 
   const auto g = matrix();
   auto gh = torch::empty_like(h);

@@ -545,6 +545,17 @@ TEST(Game, PlaysInAnyDimensionAndNumberOfSteps) {
   }
 }
 
+TEST(Game, AShareOfABatchIsAtTheFirstStep) {
+  GameConfig config;
+  config.first_share = 0.6;
+  const Game game(config, 2, 4);
+  Random random(torch::kCPU, 3);
+  const auto t = game.method.draw(torch::zeros({40000, 2}, kDouble), random).t;
+  const auto share = torch::bincount(t).to(torch::kDouble) / 40000;
+  const auto wanted = torch::tensor({0.7, 0.1, 0.1, 0.1}, kDouble);
+  EXPECT_LT((share - wanted).abs().max().item<double>(), 0.01);
+}
+
 TEST(Game, StepReportsTheLossesUnderTheirNames) {
   Game game;
   game.random.restart(Random::kTraining, 1);

@@ -422,6 +422,18 @@ TEST(Sampler, EveryXtHasTheForwardProcesssMarginal) {
   }
 }
 
+TEST(Sampler, RowsAreChosenAsOftenAsTheirWeightsSay) {
+  Random random(torch::kCPU, 4);
+  const auto weights = torch::tensor({1.0, 0.0, 3.0, 2.0, 4.0}, kDouble);
+  for (const int64_t n : {1, 7, 1000}) {
+    const auto rows = choose_rows(weights.log() - 700, n, random);
+    ASSERT_EQ(rows.sizes(), torch::IntArrayRef({n}));
+    const auto wanted = weights * static_cast<double>(n) / 10.0;
+    const auto found = torch::bincount(rows, {}, weights.size(0)).to(torch::kDouble);
+    EXPECT_LT((found - wanted).abs().max().item<double>(), 1.0) << n;
+  }
+}
+
 TEST(Sampler, TakesImages) {
   const Process process(Schedule(config_of(3, 0.1, 20)), torch::TensorOptions(torch::kFloat));
   Random random(torch::kCPU, 2);

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "ddaebm/error.h"
+#include "ddaebm/ops/timed_chain.h"
 
 namespace ddaebm {
 namespace {
@@ -50,6 +51,80 @@ TEST(Nice, DensitySumsToOne) {
     const double total = nice->log_density(grid, t).exp().sum().item<double>() * cell;
     EXPECT_NEAR(total, 1.0, 1e-3);
   }
+}
+
+// Layers of two widths, with and without what a time adds.
+std::vector<ops::TimedDense> chain(bool timed) {
+  const auto leaf = [](at::IntArrayRef shape) {
+    return torch::randn(shape, kDoubles).requires_grad_();
+  };
+  std::vector<ops::TimedDense> layers;
+  int64_t in = 5;
+  for (const int64_t out : {7, 6, 3}) {
+    ops::TimedDense layer{leaf({out, in}), leaf({out}), {}, {}};
+    if (out != 3) layer.slope = leaf({1});
+    if (out != 3 && timed) layer.after = leaf({4, out});
+    layers.push_back(layer);
+    in = out;
+  }
+  return layers;
+}
+
+TEST(TimedChain, ValuesAndBothDerivativesAreThePlainOperators) {
+  torch::manual_seed(5);
+  for (const bool timed : {true, false}) {
+    const auto layers = chain(timed);
+    const auto x = torch::randn({9, 5}, kDoubles).requires_grad_();
+    const auto t = timed ? torch::arange(9).remainder(4) : torch::Tensor();
+    const auto weight = torch::randn({9, 3}, kDoubles);
+    std::vector<torch::Tensor> inputs = {x};
+    for (const auto& l : layers) {
+      for (const auto& tensor : {l.weight, l.bias, l.slope, l.after}) {
+        if (tensor.defined()) inputs.push_back(tensor);
+      }
+    }
+    // y, its gradients in all inputs, and those of the gradient in x's square.
+    const auto all_of = [&](const torch::Tensor& y) {
+      std::vector<torch::Tensor> found = {y};
+      const auto first = torch::autograd::grad({(y * weight).sum()}, inputs, {}, true);
+      found.insert(found.end(), first.begin(), first.end());
+      const auto of_x = torch::autograd::grad({(y * y * weight).sum()}, {x}, {}, true, true)[0];
+      const auto second =
+          torch::autograd::grad({of_x.square().sum()}, inputs, {}, true, false, true);
+      found.insert(found.end(), second.begin(), second.end());
+      return found;
+    };
+    const auto ours = all_of(ops::timed_chain(layers, x, t));
+    const auto plain = all_of(ops::reference::timed_chain(layers, x, t));
+    for (size_t i = 0; i < plain.size(); ++i) {
+      ASSERT_EQ(ours[i].defined(), plain[i].defined()) << i;
+      if (!plain[i].defined()) continue;
+      const double size = std::max(1.0, plain[i].abs().max().item<double>());
+      EXPECT_LT((ours[i] - plain[i]).abs().max().item<double>(), 1e-12 * size) << i;
+    }
+  }
+}
+
+TEST(TimedChain, GradientsOfTheInputAloneOrOfTheParametersAlone) {
+  torch::manual_seed(6);
+  const auto layers = chain(true);
+  const auto t = torch::arange(9).remainder(4);
+  const auto x = torch::randn({9, 5}, kDoubles);
+  const auto apart = [&](const torch::Tensor& input, const torch::Tensor& wanted) {
+    const auto ours = ops::timed_chain(layers, input, t).sum();
+    const auto plain = ops::reference::timed_chain(layers, input, t).sum();
+    const auto difference =
+        torch::autograd::grad({ours}, {wanted})[0] - torch::autograd::grad({plain}, {wanted})[0];
+    return difference.abs().max().item<double>();
+  };
+  EXPECT_LT(apart(x, layers[0].weight), 1e-12);
+  const auto input = x.clone().requires_grad_();
+  for (const auto& l : layers) {
+    for (auto tensor : {l.weight, l.bias, l.slope, l.after}) {
+      if (tensor.defined()) tensor.requires_grad_(false);
+    }
+  }
+  EXPECT_LT(apart(input, input), 1e-12);
 }
 
 TEST(Nice, AnOddNumberOfColumnsIsRefused) { EXPECT_THROW(Nice(5, 4, small(false)), Error); }

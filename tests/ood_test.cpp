@@ -105,6 +105,22 @@ TEST(Separation, RefusesWhatHasNoInterval) {
   EXPECT_THROW(separation(some, some, {.coverage = 1}), Error);
 }
 
+TEST(TellApart, FindsSetsThatScoreTooHighByTheirDistanceFromTheMedian) {
+  const ScoredSet inside{"in", normal_scores(1001, 5, 1), {}};
+  const ScoredSet above{"above", normal_scores(400, 9, 2), {}};
+  const auto row = tell_apart(inside, {above}, {.resamples = 5}).at(0);
+  EXPECT_LT(row.clean.auroc.value, 0.02);
+  Scores near = inside.clean;
+  Scores far = above.clean;
+  std::sort(near.begin(), near.end());
+  const double median = near[500];
+  for (Scores* scores : {&near, &far}) {
+    for (double& score : *scores) score = -std::abs(score - median);
+  }
+  EXPECT_NEAR(row.typical.auroc.value, pairwise_auroc(near, far), 1e-12);
+  EXPECT_GT(row.typical.auroc.value, 0.95);
+}
+
 TEST(FalseAlarm, ThresholdCallsNoMoreThanItsShareOut) {
   std::mt19937 engine(5);
   for (const double rate : {0.0, 0.01, 0.05, 0.5, 0.9}) {

@@ -16,4 +16,18 @@ using Denoiser = std::function<torch::Tensor(const torch::Tensor& x_next, const 
 std::vector<torch::Tensor> sample_path(const Process& process, const Denoiser& denoise,
                                        torch::Tensor x_T, bool noise_at_t0, Random& random);
 
+// By how much points x_t are likelier than the step that proposed them makes them: the logarithm of
+// the densities' ratio, [N].
+using LogRatio = std::function<torch::Tensor(const torch::Tensor& x_t, const torch::Tensor& t)>;
+
+// The same as sequential importance resampling: after each step as many points are drawn again by
+// their ratio, so that they are x_t's before the next step starts from them, and after the last
+// step n of them. Returns the paths of these n.
+std::vector<torch::Tensor> weighed_path(const Process& process, const Denoiser& denoise,
+                                        torch::Tensor x_T, bool noise_at_t0, Random& random,
+                                        const LogRatio& ratio, int64_t n);
+
+// n of the rows, [n], each as often as its weight says, rounded up or down (systematic resampling).
+torch::Tensor choose_rows(const torch::Tensor& log_weight, int64_t n, Random& random);
+
 }  // namespace ddaebm

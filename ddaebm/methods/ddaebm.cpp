@@ -55,7 +55,11 @@ const std::vector<std::string>& Ddaebm::loss_names() const {
 }
 
 torch::Tensor Ddaebm::energy(const torch::Tensor& x, const torch::Tensor& t, const Steps& at) {
-  auto e = nets_.energy->forward(x, t);
+  return with_reference(nets_.energy->forward(x, t), x, at);
+}
+
+torch::Tensor Ddaebm::with_reference(const torch::Tensor& e, const torch::Tensor& x,
+                                     const Steps& at) const {
   return game_.reference_std > 0 ? e + at.log_gaussian(x, game_.reference_std) : e;
 }
 
@@ -89,6 +93,10 @@ Noise Ddaebm::draw(const torch::Tensor& x0, Random& random) const {
     shape[0] = n;
     noise.surround =
         like_x() * game_.surround_std_min * torch::pow(ratio, random.uniform(shape, options_));
+  }
+  if (game_.first_share > 0) {
+    const auto first = random.uniform({n}, options_) < game_.first_share;
+    noise.t = noise.t.masked_fill(first, 0);
   }
   if (game_.calibrate) noise.origin = game_.origin_std * like_x();
   return noise;
@@ -150,14 +158,10 @@ ops::ValueAndGradient Ddaebm::penalised(const Iteration& it, const torch::Tensor
 }
 
 void Ddaebm::judge_real(Iteration& it, const Steps& at, const Noise& noise) {
-  if (game_.calibrate) return;
-  if (game_.gamma > 0) {
-    auto [e, gradient] = penalised(it, it.x_t, noise.t, at);
-    it.energy_real = e;
-    it.penalty_gradient = gradient;
-  } else {
-    it.energy_real = energy(it.x_t, noise.t, at);
-  }
+  if (game_.calibrate || game_.gamma == 0) return;  // then real and generated points go together
+  auto [e, gradient] = penalised(it, it.x_t, noise.t, at);
+  it.energy_real = e;
+  it.penalty_gradient = gradient;
 }
 
 // Maximisation in E, eq. 22, with the gradient penalty, eq. 23.
@@ -176,8 +180,12 @@ void Ddaebm::energy_loss(Iteration& it, const Steps& at, const Noise& noise,
     auto [e, gradient] = penalised(it, fake, t, at);
     it.energy_fake = e;
     fake_gradient = gradient;
-  } else {
+  } else if (penalty) {
     it.energy_fake = energy(fake, t, at);
+  } else {
+    const auto both = nets_.energy->forward(torch::cat({it.x_t, fake}), t.repeat(2)).chunk(2);
+    it.energy_real = with_reference(both[0], it.x_t, at);
+    it.energy_fake = with_reference(both[1], fake, at);
   }
   it.energy_loss = game_.fake_weight * it.energy_fake.mean() - it.energy_real.mean();
 
@@ -362,15 +370,26 @@ torch::Tensor Ddaebm::sample(int64_t n, Random& random) {
 
 std::vector<torch::Tensor> Ddaebm::sample_path(int64_t n, Random& random) {
   const torch::NoGradGuard no_grad;
-  std::vector<int64_t> shape = {n};
+  // An export has noise as its only input, and cannot choose.
+  const bool weighed = game_.calibrate && game_.proposals > 1 && !random.supply_normal;
+  const int64_t points = weighed ? n * game_.proposals : n;
+  std::vector<int64_t> shape = {points};
   shape.insert(shape.end(), event_.begin(), event_.end());
   const Denoiser denoise = [&](const torch::Tensor& x_next, const torch::Tensor& t) {
-    const auto z =
-        game_.latent ? random.normal({n, latent_}, options_) : torch::zeros({n, latent_}, options_);
+    const auto z = game_.latent ? random.normal({points, latent_}, options_)
+                                : torch::zeros({points, latent_}, options_);
     return nets_.generator->forward(x_next, z, t);
   };
-  return ddaebm::sample_path(process_, denoise, random.normal(shape, options_), game_.noise_at_t0,
-                             random);
+  const auto x_T = random.normal(shape, options_);
+  if (!weighed) {
+    return ddaebm::sample_path(process_, denoise, x_T, game_.noise_at_t0, random);
+  }
+  // q(x_t) / p_phi(x_t), which calibration has learnt for every step.
+  const LogRatio ratio = [&](const torch::Tensor& x, const torch::Tensor& t) {
+    const Densities log = densities(x, t);
+    return log.data - log.fake;
+  };
+  return weighed_path(process_, denoise, x_T, game_.noise_at_t0, random, ratio, n);
 }
 
 namespace {

@@ -24,11 +24,13 @@ struct GameConfig {
   double lambda_w = 1.0;
   double lambda_w_mid = 1.0;
   ImportanceScope lambda_scope = ImportanceScope::reconstruction;  // the paper: both
+  double first_share = 0.0;
   double forward_weight = 1.0;
   double reverse_weight = 1.0;
   bool calibrate = false;
   double critic_weight = 1.0;
   double origin_std = 1.5;
+  int64_t proposals = 1;
   double gamma = 0.02;
   double gamma_decay = 1.0;
   double fake_penalty = 0.0;
@@ -56,6 +58,8 @@ struct GameConfig {
     f("lambda_w_mid", lambda_w_mid, more_than(0), "w_mid of lambda; w = w_mid = 1 is no weighting");
     f("lambda_scope", lambda_scope, {"reconstruction", "both"},
       "what lambda multiplies: the reconstruction, or all of L2");
+    f("first_share", first_share, between(0, 1),
+      "share of a batch that is at t = 0, besides its share of the rest, which has any t");
     f("forward_weight", forward_weight, at_least(0), "weight of L1, the forward divergence");
     f("reverse_weight", reverse_weight, at_least(0), "weight of L2, the reverse divergence");
     f("calibrate", calibrate,
@@ -64,6 +68,8 @@ struct GameConfig {
       "calibrated: weight of the samples' log-density less E in the generator's loss");
     f("origin_std", origin_std, more_than(0),
       "calibrated: standard deviation of the Gaussian that the last step's E is measured against");
+    f("proposals", proposals, between(1, 1000),
+      "calibrated: points that a step of sampling proposes a sample, chosen among by E; 1: none");
     f("gamma", gamma, at_least(0), "weight of the gradient penalty at the start");
     f("gamma_decay", gamma_decay, more_than(0),
       "what has become of gamma at the end, as a factor; geometric in between");
@@ -137,6 +143,9 @@ class Ddaebm : public Method {
 
  private:
   torch::Tensor energy(const torch::Tensor& x, const torch::Tensor& t, const Steps& at);
+  // E from what its network gave.
+  torch::Tensor with_reference(const torch::Tensor& e, const torch::Tensor& x,
+                               const Steps& at) const;
   // The same and its gradient in x, both differentiable in E's parameters.
   ops::ValueAndGradient energy_and_gradient(const torch::Tensor& x, const torch::Tensor& t,
                                             const Steps& at);

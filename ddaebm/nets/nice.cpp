@@ -1,6 +1,7 @@
 #include "ddaebm/nets/nice.h"
 
 #include <cmath>
+#include <map>
 #include <numbers>
 #include <utility>
 
@@ -54,41 +55,60 @@ NiceImpl::NiceImpl(int64_t dimension, int64_t steps, const NiceConfig& config) :
   scale = register_parameter("scale", torch::zeros({dimension}, torch::kDouble));
 }
 
-Tensor NiceImpl::shift(const std::vector<Layer>& coupling, const Tensor& half,
-                       const Tensor& t) const {
-  Tensor h = half;
-  for (size_t i = 0; i < coupling.size(); ++i) {
-    const Layer& layer = coupling[i];
-    h = at::linear(h, layer.weight, layer.bias);
-    if (i + 1 == coupling.size()) break;
-    h = layer.slope.defined() ? at::prelu(h, layer.slope) : at::softplus(h);
-    if (!layer.time_weight.defined()) continue;
-    // What depends on t alone is done once a time.
-    const auto of_times =
-        at::prelu(at::linear(embeddings_, layer.time_weight, layer.time_bias), layer.time_slope);
-    h = h + of_times.index_select(0, t);
+NiceImpl::Couplings NiceImpl::timed_couplings() const {
+  Couplings made;
+  for (const auto& coupling : couplings) {
+    auto& layers = made.emplace_back();
+    for (const Layer& l : coupling) layers.push_back({l.weight, l.bias, l.slope, {}});
   }
-  return h;
+  if (!embeddings_.defined()) return made;
+
+  // What depends on t alone is done once a time, and for all layers of a width at once.
+  struct Alike {
+    std::vector<Tensor> weights, biases, slopes;
+    std::vector<Tensor*> after;
+  };
+  std::map<int64_t, Alike> by_width;
+  for (size_t c = 0; c < couplings.size(); ++c) {
+    for (size_t i = 0; i + 1 < couplings[c].size(); ++i) {
+      const Layer& l = couplings[c][i];
+      Alike& alike = by_width[l.time_weight.size(0)];
+      alike.weights.push_back(l.time_weight);
+      alike.biases.push_back(l.time_bias);
+      alike.slopes.push_back(l.time_slope);
+      alike.after.push_back(&made[c][i].after);
+    }
+  }
+  for (const auto& [width, alike] : by_width) {
+    const auto layers = static_cast<int64_t>(alike.after.size());
+    const auto h = at::linear(embeddings_, torch::cat(alike.weights), torch::cat(alike.biases));
+    const auto table = at::prelu(h.view({-1, layers, width}), torch::cat(alike.slopes));
+    const auto of_layers = table.transpose(0, 1).contiguous().unbind(0);  // each [T, width]
+    for (size_t i = 0; i < alike.after.size(); ++i) *alike.after[i] = of_layers[i];
+  }
+  return made;
 }
 
 // Coordinates of even places first; then by turns the second half moves and the first.
 Tensor NiceImpl::forward(const Tensor& x, const Tensor& t) const {
   Tensor first = x.slice(1, 0, x.size(1), 2);
   Tensor second = x.slice(1, 1, x.size(1), 2);
-  for (size_t c = 0; c < couplings.size(); ++c) {
+  const auto timed = timed_couplings();
+  for (size_t c = 0; c < timed.size(); ++c) {
     Tensor& moves = c % 2 == 0 ? second : first;
     const Tensor& stays = c % 2 == 0 ? first : second;
-    moves = moves + shift(couplings[c], stays, t);
+    moves = moves + ops::timed_chain(timed[c], stays, t);
   }
   return torch::cat({first, second}, 1) * scale.exp();
 }
 
 Tensor NiceImpl::inverse(const Tensor& y, const Tensor& t) const {
   auto halves = (y * (-scale).exp()).chunk(2, 1);
-  for (size_t c = couplings.size(); c-- > 0;) {
+  const auto timed = timed_couplings();
+  for (size_t c = timed.size(); c-- > 0;) {
     Tensor& moves = c % 2 == 0 ? halves[1] : halves[0];
     const Tensor& stays = c % 2 == 0 ? halves[0] : halves[1];
-    moves = moves - shift(couplings[c], stays, t);
+    moves = moves - ops::timed_chain(timed[c], stays, t);
   }
   return at::stack({halves[0], halves[1]}, 2).flatten(1);
 }

@@ -7,6 +7,7 @@
 #include <torch/types.h>
 
 #include "ddaebm/config.h"
+#include "ddaebm/ops/timed_chain.h"
 
 namespace ddaebm {
 
@@ -42,12 +43,13 @@ struct NiceImpl : torch::nn::Module {
     torch::Tensor weight, bias, slope;  // slope: of a PReLU
     torch::Tensor time_weight, time_bias, time_slope;
   };
+  using Couplings = std::vector<std::vector<ops::TimedDense>>;
   std::vector<std::vector<Layer>> couplings;  // the last layer of each is linear
   torch::Tensor scale;                        // [D], logarithms
 
  private:
-  torch::Tensor shift(const std::vector<Layer>& coupling, const torch::Tensor& half,
-                      const torch::Tensor& t) const;
+  // The couplings with what each time adds to their hidden layers.
+  Couplings timed_couplings() const;
   NiceConfig config_;
   torch::Tensor embeddings_;  // [T, embedding]
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include <ATen/Dispatch.h>
@@ -178,11 +179,14 @@ void add_bias(torch::Tensor& h, const torch::Tensor& table, const torch::Tensor&
 }
 
 torch::Tensor bias_prelu(torch::Tensor& h, const torch::Tensor& table, const torch::Tensor& rows,
-                         const torch::Tensor& slope) {
-  if (!h.is_cpu()) return gpu::bias_prelu(h, table, rows, slope);
+                         const torch::Tensor& slope, const torch::Tensor& after,
+                         const torch::Tensor& after_rows) {
+  if (!h.is_cpu()) return gpu::bias_prelu(h, table, rows, slope, after, after_rows);
   auto y = torch::empty_like(h);
   AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "bias_prelu", [&] {
     const BiasRows<scalar_t> bias(table, rows);
+    std::optional<BiasRows<scalar_t>> more;
+    if (after.defined()) more.emplace(after, after_rows);
     const scalar_t a = *slope.data_ptr<scalar_t>();
     const int64_t n = h.size(0);
     const int64_t c = h.size(1);
@@ -192,6 +196,7 @@ torch::Tensor bias_prelu(torch::Tensor& h, const torch::Tensor& table, const tor
       for (int64_t i = 0; i < n; ++i) {
         const int64_t at = i * c + first;
         add_bias_prelu(last - first, bias[i] + first, a, hp + at, yp + at);
+        if (more) add_row(last - first, (*more)[i] + first, yp + at);
       }
     });
   });

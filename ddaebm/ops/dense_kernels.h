@@ -18,9 +18,10 @@ torch::Tensor product(const torch::Tensor& a, const torch::Tensor& b);
 // h += bias.
 void add_bias(torch::Tensor& h, const torch::Tensor& table, const torch::Tensor& rows);
 
-// h += bias; returns prelu(h).
+// h += bias; returns prelu(h), and where `after` [A, C] is given, its row after_rows[i] more.
 torch::Tensor bias_prelu(torch::Tensor& h, const torch::Tensor& table, const torch::Tensor& rows,
-                         const torch::Tensor& slope);
+                         const torch::Tensor& slope, const torch::Tensor& after = {},
+                         const torch::Tensor& after_rows = {});
 
 // gh = gy prelu'(h).
 torch::Tensor prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,

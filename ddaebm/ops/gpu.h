@@ -53,7 +53,8 @@ torch::Tensor fir(const torch::Tensor& x, int64_t out_height, int64_t out_width,
 
 // Those of dense_kernels.h, for float32 and float64.
 torch::Tensor bias_prelu(torch::Tensor& h, const torch::Tensor& table, const torch::Tensor& rows,
-                         const torch::Tensor& slope);
+                         const torch::Tensor& slope, const torch::Tensor& after,
+                         const torch::Tensor& after_rows);
 torch::Tensor prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,
                              const torch::Tensor& slope);
 kernels::PreluGradients bias_prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,

@@ -219,10 +219,14 @@ Tensor fir(const Tensor& x, int64_t out_height, int64_t out_width, const FirStep
   return out;
 }
 
-Tensor bias_prelu(Tensor& h, const Tensor& table, const Tensor& rows, const Tensor& slope) {
+Tensor bias_prelu(Tensor& h, const Tensor& table, const Tensor& rows, const Tensor& slope,
+                  const Tensor& after, const Tensor& after_rows) {
   const c10::cuda::CUDAGuard guard(h.device());
   auto y = torch::empty_like(h);
-  cuda::bias_prelu(dense(h, rows, table.size(0), table), h.data_ptr(), slope.data_ptr(),
+  const cuda::AddedRows added =
+      after.defined() ? cuda::AddedRows{after.data_ptr(), after_rows.data_ptr<int64_t>()}
+                      : cuda::AddedRows{};
+  cuda::bias_prelu(dense(h, rows, table.size(0), table), h.data_ptr(), slope.data_ptr(), added,
                    y.data_ptr(), stream());
   return y;
 }

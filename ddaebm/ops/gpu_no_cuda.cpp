@@ -37,7 +37,7 @@ torch::Tensor concatenate(const torch::Tensor&, const torch::Tensor&) { missing(
 std::tuple<torch::Tensor, torch::Tensor> separate(const torch::Tensor&, int64_t) { missing(); }
 torch::Tensor fir(const torch::Tensor&, int64_t, int64_t, const FirSteps&) { missing(); }
 torch::Tensor bias_prelu(torch::Tensor&, const torch::Tensor&, const torch::Tensor&,
-                         const torch::Tensor&) {
+                         const torch::Tensor&, const torch::Tensor&, const torch::Tensor&) {
   missing();
 }
 torch::Tensor prelu_backward(const torch::Tensor&, const torch::Tensor&, const torch::Tensor&) {

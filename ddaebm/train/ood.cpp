@@ -1,5 +1,8 @@
 #include "ddaebm/train/ood.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include <nlohmann/json.hpp>
 
 #include "ddaebm/error.h"
@@ -12,6 +15,17 @@ namespace {
 
 std::filesystem::path threshold_file(const std::filesystem::path& run) {
   return run / "threshold.json";
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+std::vector<double> nearness(std::vector<double> scores, double centre) {
+  for (double& score : scores) score = -std::abs(score - centre);
+  return scores;
 }
 
 }  // namespace
@@ -32,8 +46,12 @@ std::vector<OodRow> tell_apart(const ScoredSet& inside, const std::vector<Scored
       OodRow row{set.name,
                  static_cast<int64_t>(set.clean.size()),
                  separation(inside.clean, set.clean, bootstrap),
+                 {},
                  {}};
       if (!inside.noised.empty()) row.noised = separation(inside.noised, set.noised, bootstrap);
+      const double centre = median(inside.clean);
+      row.typical =
+          separation(nearness(inside.clean, centre), nearness(set.clean, centre), bootstrap);
       rows.push_back(row);
     } catch (const Error& error) {
       fail("{} inside, {} outside: {}", inside.name, set.name, error.what());

@@ -29,6 +29,8 @@ struct OodRow {
   int64_t count = 0;
   Separation clean;
   std::optional<Separation> noised;
+  // By how near a score is to the median of those inside: a set outside may score too high as well.
+  Separation typical;
 };
 // One row for each set outside.
 std::vector<OodRow> tell_apart(const ScoredSet& inside, const std::vector<ScoredSet>& outside,

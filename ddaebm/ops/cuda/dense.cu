@@ -94,11 +94,13 @@ struct Tile {
 };
 
 template <class T>
-__global__ void bias_prelu_kernel(Dense dense, T* h, const T* slope, T* y) {
+__global__ void bias_prelu_kernel(Dense dense, T* h, const T* slope, AddedRows after, T* y) {
   const Tile<T> tile(dense);
+  const T* added = static_cast<const T*>(after.table);
   tile.for_rows([&](int64_t i, int64_t at) {
     h[at] += tile.bias(i);
-    y[at] = prelu(h[at], *slope);
+    const T more = added == nullptr ? T(0) : added[after.row_of[i] * dense.columns + tile.column];
+    y[at] = prelu(h[at], *slope) + more;
   });
 }
 
@@ -254,10 +256,11 @@ void launch(void (*kernel)(Dense, Parameters...), const Dense& dense, unsigned r
 
 int64_t dense_blocks(int64_t columns) { return (columns + kColumns - 1) / kColumns; }
 
-void bias_prelu(const Dense& dense, void* h, const void* slope, void* y, Stream stream) {
+void bias_prelu(const Dense& dense, void* h, const void* slope, const AddedRows& after, void* y,
+                Stream stream) {
   dispatch(dense, [&](auto type) {
     using T = decltype(type);
-    launch(bias_prelu_kernel<T>, dense, row_blocks(dense), stream, as<T>(h), as<T>(slope),
+    launch(bias_prelu_kernel<T>, dense, row_blocks(dense), stream, as<T>(h), as<T>(slope), after,
            as<T>(y));
   });
 }

@@ -95,7 +95,13 @@ struct BatchNorm {
   double momentum, eps;
 };
 int64_t dense_blocks(int64_t columns);
-void bias_prelu(const Dense& dense, void* h, const void* slope, void* y, Stream stream);
+// What is added behind the PReLU: row row_of[i] of `table` to row i; table may be null.
+struct AddedRows {
+  const void* table = nullptr;
+  const int64_t* row_of = nullptr;
+};
+void bias_prelu(const Dense& dense, void* h, const void* slope, const AddedRows& after, void* y,
+                Stream stream);
 void prelu_backward(const Dense& dense, const void* g, const void* h, const void* slope, void* gh,
                     Stream stream);
 void bias_prelu_backward(const Dense& dense, const void* g, const void* h, const void* slope,

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <vector>
+
+#include <torch/types.h>
+
+namespace ddaebm::ops {
+
+// x [N, K] -> act(x W^T + bias) + after[t], [N, C].
+struct TimedDense {
+  torch::Tensor weight, bias;  // [C, K], [C]
+  torch::Tensor slope;         // of a PReLU, [1]; undefined: softplus, and the last layer is linear
+  torch::Tensor after;         // [T, C]; undefined: nothing is added
+};
+
+// The layers one after the other, for t [N] int64, which may be undefined where nothing is added.
+// Differentiable at will; second derivatives are the plain operators'.
+torch::Tensor timed_chain(const std::vector<TimedDense>& layers, const torch::Tensor& x,
+                          const torch::Tensor& t);
+
+namespace reference {
+// The same in plain tensor operations.
+torch::Tensor timed_chain(const std::vector<TimedDense>& layers, torch::Tensor x,
+                          const torch::Tensor& t);
+}  // namespace reference
+
+}  // namespace ddaebm::ops
