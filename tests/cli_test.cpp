@@ -424,6 +424,20 @@ TEST_F(Cli, ExportSaysWhatTheFileCanDo) {
   const auto scores_only = run_app({"export", path("dsm"), "-o", path("dsm.pt")});
   ASSERT_EQ(scores_only.code, 0) << scores_only.err;
   EXPECT_NE(scores_only.out.find("no sample(n)"), std::string::npos) << scores_only.out;
+
+  // A table, so that no density is integrated over a grid.
+  std::string rows;
+  for (int i = 0; i < 40; ++i) rows += fmt::format("{},{},{}\n", i % 7, i % 5, i);
+  write_file(path("rows.csv"), rows);
+  write_file(path("flow.toml"),
+             fmt::format("method = \"scoreflow\"\n[data]\nname = \"{}\"\n[train]\n"
+                         "iterations = 2\nevaluation_samples = 1000\n"
+                         "[net]\nbranch = [4]\ntrunk = [4]\n"
+                         "[score]\node_steps = 2\n",
+                         path("rows.csv")));
+  ASSERT_EQ(run_app({"train", path("flow.toml"), "--quiet", "--out", path("flow")}).code, 0);
+  expect_refused({"export", path("flow"), "-o", path("flow.pt")},
+                 {"takes gradients", "ddaebm serve"});
 }
 
 TEST_F(Cli, CheckFindsEveryOperatorRight) {
