@@ -126,7 +126,7 @@ std::string ood_section(const fs::path& run_folder) {
   std::string rows;
   try {
     for (const Json& set : json.at("out")) {
-      for (const char* scores : {"clean", "noised"}) {
+      for (const char* scores : {"clean", "noised", "typical"}) {
         if (!set.contains(scores)) continue;
         const Json& found = set.at(scores);
         rows +=
@@ -150,9 +150,10 @@ std::string ood_section(const fs::path& run_folder) {
 
 constexpr const char* kStyle = R"(
 :root{--ink:#1c2430;--paper:#fff;--grid:#dfe3e8;--soft:#5b6675;--card:#f6f7f9}
-@media (prefers-color-scheme:dark){:root{--ink:#e8ebef;--paper:#14181d;--grid:#333b45;--soft:#9aa5b1;--card:#1d232a}}
+@media (prefers-color-scheme:dark){:root{--ink:#e8ebef;--paper:#14181d;--grid:#333b45;--soft:#9aa5b1;--card:#1d232a}
+polyline,circle,path[stroke]{filter:brightness(1.45)}}
 @media print{:root{--ink:#000;--paper:#fff;--grid:#ccc;--soft:#444;--card:#fff}section{break-inside:avoid}}
-*{box-sizing:border-box}body{margin:0 auto;max-width:60rem;padding:1.2rem;background:var(--paper);color:var(--ink);
+*{box-sizing:border-box}body{margin:0 auto;max-width:72rem;padding:1.2rem;background:var(--paper);color:var(--ink);
 font:16px/1.5 system-ui,sans-serif}h1{font-size:1.5rem;margin:.2em 0}h2{font-size:1.1rem;margin:1.6em 0 .5em}
 p,figcaption{color:var(--soft);margin:.3em 0}figure{margin:0}img{width:100%;height:auto;image-rendering:pixelated;border-radius:6px}
 .numbers{display:grid;grid-template-columns:repeat(auto-fit,minmax(9rem,1fr));gap:.7rem}
@@ -160,7 +161,7 @@ p,figcaption{color:var(--soft);margin:.3em 0}figure{margin:0}img{width:100%;heig
 .numbers small{color:var(--soft);display:block;line-height:1.3}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(26rem,100%),1fr));gap:1rem}svg{width:100%;height:auto}
 table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.3rem .6rem;border-bottom:1px solid var(--grid)}
-.panels{display:flex;justify-content:space-around;color:var(--soft)}
+summary{cursor:pointer;color:var(--soft)}.panels{display:flex;justify-content:space-around;color:var(--soft)}
 pre{background:var(--card);padding:.8rem;border-radius:6px;overflow:auto;font-size:.85rem})";
 
 }  // namespace
@@ -246,8 +247,10 @@ void write_report(const fs::path& run_folder) {
           chart("Step size", {"lr"}, false) + "</div></section>\n";
 
   if (fs::exists(run_folder / "config.toml")) {
-    body += fmt::format("<section><h2>Settings</h2><pre>{}</pre></section>\n",
-                        escape(read_file(run_folder / "config.toml")));
+    body += fmt::format(
+        "<section><h2>Settings</h2><details><summary>config.toml</summary><pre>{}</pre>"
+        "</details></section>\n",
+        escape(read_file(run_folder / "config.toml")));
   }
   write_file(run_folder / "report.html",
              fmt::format(
