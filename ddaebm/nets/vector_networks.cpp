@@ -29,6 +29,12 @@ struct VectorGenerator : GeneratorNet {
   Net net_;
 };
 
+// A network too sure of a point makes its density's logarithm without bound where the point then
+// lies elsewhere: one such ends a training. Those that learn well stay far from these bounds.
+Gaussian bounded(const torch::Tensor& mean, const torch::Tensor& log_variance) {
+  return {mean, log_variance.clamp(-12.0, 6.0)};
+}
+
 struct VectorEncoder : EncoderNet {
   VectorEncoder(int64_t dimension, int64_t steps, const MlpConfig& config)
       : net_(register_module("net",
@@ -44,7 +50,7 @@ struct VectorEncoder : EncoderNet {
       const ops::Dense& layer = linear->layers().front();
       return at::linear(code, layer.weight, layer.bias);
     };
-    return {head(mean_), head(log_variance_)};
+    return bounded(head(mean_), head(log_variance_));
   }
   TimeMlp net_;
   Mlp mean_, log_variance_;
@@ -66,8 +72,7 @@ struct WaveEncoder : EncoderNet {
   Gaussian forward(const torch::Tensor& x_t, const torch::Tensor& x_next,
                    const torch::Tensor& t) override {
     const auto code = net_(torch::cat({x_t, x_next}, 1), t).chunk(2, 1);
-    // Bounds that only a network that has run away would reach.
-    return {code[0], code[1].clamp(-12.0, 6.0)};
+    return bounded(code[0], code[1]);
   }
   WaveMlp net_;
 };
