@@ -1,6 +1,7 @@
 #include "ddaebm/train/export.h"
 
 #include <algorithm>
+#include <exception>
 #include <functional>
 #include <sstream>
 #include <vector>
@@ -87,7 +88,7 @@ std::shared_ptr<jit::Graph> trace_without_gradients(jit::Module& module, const F
   try {
     auto graph = trace(module, function, inputs);
     return has_gradients(*graph) ? nullptr : graph;
-  } catch (const c10::Error& error) {
+  } catch (const std::exception& error) {
     if (std::string(error.what()).find("requires grad") == std::string::npos) throw;
     return nullptr;
   }
