@@ -66,10 +66,12 @@ Json read_json(const fs::path& path) {
   return json.is_object() ? json : Json();
 }
 
+// Histograms: black on white, which dark pages turn round.
 std::string embedded(const fs::path& picture, const char* words) {
   if (!fs::exists(picture)) return {};
-  return fmt::format("<figure><img alt=\"{}\" src=\"data:image/png;base64,{}\"></figure>", words,
-                     base64(read_file(picture)));
+  return fmt::format(
+      "<figure class=plot><img alt=\"{}\" src=\"data:image/png;base64,{}\"></figure>", words,
+      base64(read_file(picture)));
 }
 
 // What `ddaebm eval --energies` wrote.
@@ -151,7 +153,7 @@ std::string ood_section(const fs::path& run_folder) {
 constexpr const char* kStyle = R"(
 :root{--ink:#1c2430;--paper:#fff;--grid:#dfe3e8;--soft:#5b6675;--card:#f6f7f9}
 @media (prefers-color-scheme:dark){:root{--ink:#e8ebef;--paper:#14181d;--grid:#333b45;--soft:#9aa5b1;--card:#1d232a}
-polyline,circle,path[stroke]{filter:brightness(1.45)}}
+polyline,circle,path[stroke]{filter:brightness(1.45)}.plot img{filter:invert(.91) hue-rotate(180deg)}}
 @media print{:root{--ink:#000;--paper:#fff;--grid:#ccc;--soft:#444;--card:#fff}section{break-inside:avoid}}
 *{box-sizing:border-box}body{margin:0 auto;max-width:72rem;padding:1.2rem;background:var(--paper);color:var(--ink);
 font:16px/1.5 system-ui,sans-serif}h1{font-size:1.5rem;margin:.2em 0}h2{font-size:1.1rem;margin:1.6em 0 .5em}
@@ -161,7 +163,8 @@ p,figcaption{color:var(--soft);margin:.3em 0}figure{margin:0}img{width:100%;heig
 .numbers small{color:var(--soft);display:block;line-height:1.3}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(26rem,100%),1fr));gap:1rem}svg{width:100%;height:auto}
 table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.3rem .6rem;border-bottom:1px solid var(--grid)}
-summary{cursor:pointer;color:var(--soft)}.panels{display:flex;justify-content:space-around;color:var(--soft)}
+summary{cursor:pointer;color:var(--soft)}.plot img{display:block;max-width:46rem;margin:.8rem auto}
+.panels{display:flex;justify-content:space-around;color:var(--soft)}
 pre{background:var(--card);padding:.8rem;border-radius:6px;overflow:auto;font-size:.85rem})";
 
 }  // namespace
