@@ -41,7 +41,7 @@ Words words_of(const CLI::App& command) {
   }
   const std::string& name = command.get_name();
   if (name == "train" || name == "settings") {
-    for (const auto& preset : preset_names()) add(preset, "preset");
+    for (const auto& preset : preset_names()) add(preset, preset_meaning(preset));
   }
   if (name == "data") {
     for (const auto& toy : toy_list()) add(toy.name, toy.description);

@@ -146,8 +146,11 @@ void add_eval(CLI::App& app) {
       ->add_option("--path", o->path,
                    "Of the annealing: straight from a Gaussian, or by the\n"
                    "energies of the model's own times")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, AnnealingPath>{
-          {"straight", AnnealingPath::straight}, {"times", AnnealingPath::times}}))
+      ->transform(CLI::CheckedTransformer(
+                      std::map<std::string, AnnealingPath>{{"straight", AnnealingPath::straight},
+                                                           {"times", AnnealingPath::times}})
+                      .description(""))
+      ->type_name("straight|times")
       ->default_str("straight");
   command->add_option("--chains", o->annealing.chains, "Of the annealing, each way")
       ->check(CLI::Range(int64_t{2}, int64_t{1000000}))

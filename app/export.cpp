@@ -44,6 +44,7 @@ void add_export(CLI::App& app) {
       "Needs nothing but PyTorch to use:\n"
       "  model = torch.jit.load('model.pt'); model.score(x); model.sample(100)\n"
       "Scores and samples of the file are compared with the model's before it is called done.\n"
+      "Methods that need gradients lose sample(n), or are refused; docs/library.md has a list.\n"
       "Example:\n  ddaebm export runs/25gaussians -o model.pt");
   command->callback([o] { run(*o); });
 }

@@ -51,6 +51,12 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
+    const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
+    const bool known = std::any_of(commands.begin(), commands.end(),
+                                   [&](const CLI::App* one) { return one->get_name() == command; });
+    if (!known && !command.empty() && !command.starts_with('-')) {
+      return complain(fmt::format("'{}' is no command; --help lists them", command), 2);
+    }
     return complain(fmt::format("{}; --help shows what is expected", e.what()), 2);
   } catch (const ddaebm::Error& e) {
     return complain(e.what(), 2);

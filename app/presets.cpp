@@ -34,6 +34,14 @@ std::vector<std::string> preset_names() {
   return names;
 }
 
+std::string preset_meaning(const std::string& name) {
+  const std::string text = read_file(preset_folder() / (name + ".toml"));
+  std::string line = text.substr(0, text.find('\n'));
+  line = line.substr(0, line.find(". "));
+  const auto start = line.find_first_not_of("# ");
+  return line.starts_with('#') && start != std::string::npos ? line.substr(start) : "";
+}
+
 RunSettings read_settings(const std::string& what, const std::vector<std::string>& changes) {
   fs::path path = what;
   const auto names = preset_names();

@@ -63,8 +63,8 @@ void run(const Options& o) {
 
 void add_score(CLI::App& app) {
   auto o = std::make_shared<Options>();
-  auto* command = app.add_subcommand(
-      "score", "Log-density, not normalised, of every row; higher means more likely");
+  auto* command =
+      app.add_subcommand("score", "Log-density of every row, in nats; higher means more likely");
   command->add_option("RUN", o->run, "Run folder")->required();
   command->add_option("DATA", o->data, "A .csv, .npy or .npz file, images, or a built-in set")
       ->required();
@@ -78,10 +78,12 @@ void add_score(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--device", o->device, "cpu, cuda or cuda:N")->capture_default_str();
   command->footer(
+      "A calibrated energy (game.calibrate) or a flow gives the log-density itself; any other\n"
+      "gives it up to a constant, so that differences count and the level does not.\n"
       "Where `ddaebm ood --false-alarm` has kept a threshold, a .csv has a second column that "
       "says\n"
       "in or out.\n"
-      "Example:\n  ddaebm score runs/sensors new.csv -o scores.csv\n"
+      "Examples:\n  ddaebm score runs/sensors new.csv -o scores.csv\n"
       "  ddaebm score runs/cifar10 photos/ -o scores.csv");
   command->callback([o] { run(*o); });
 }

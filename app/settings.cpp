@@ -15,7 +15,9 @@ void add_settings(CLI::App& app) {
   command->footer("Example:\n  ddaebm settings 25gaussians > mine.toml && ddaebm train mine.toml");
   command->callback([what] {
     if (what->empty()) {
-      for (const auto& name : preset_names()) fmt::print("{}\n", name);
+      for (const auto& name : preset_names()) {
+        fmt::print("{:<18} {}\n", name, preset_meaning(name));
+      }
     } else {
       fmt::print("{}", read_settings(*what, {}).to_toml());
     }

@@ -38,7 +38,7 @@ set(public_headers
   ddaebm/metrics/ranking.h
   ddaebm/nets/image_config.h ddaebm/nets/mlp.h ddaebm/nets/networks.h ddaebm/nets/nice.h
   ddaebm/nets/plain_networks.h
-  ddaebm/ops/resample.h ddaebm/ops/time_mlp.h
+  ddaebm/ops/resample.h ddaebm/ops/time_mlp.h ddaebm/ops/timed_chain.h
   ddaebm/train/checkpoint.h ddaebm/train/flat.h ddaebm/train/graph.h ddaebm/train/model.h ddaebm/train/ood.h
   ddaebm/train/optimizer.h ddaebm/train/settings.h ddaebm/train/trainer.h)
 foreach(header ${public_headers})
@@ -102,9 +102,13 @@ set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_NAME ddaebm)
 # Debian's LibTorch takes whatever BLAS there is; the reference BLAS is 70 times slower.
-set(CPACK_DEBIAN_PROGRAM_PACKAGE_DEPENDS "libopenblas0-pthread | libopenblas0")
+set(fast_blas "libopenblas0-pthread | libopenblas0")
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_DEPENDS "${fast_blas}")
 set(CPACK_DEBIAN_PYTHON_PACKAGE_NAME python3-ddaebm)
-set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS "python3, python3-numpy")
+if(TARGET ddaebm_python)  # which is made for one version of Python
+  math(EXPR next_minor "${Python_VERSION_MINOR} + 1")
+  set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS "python3 (>= 3.${Python_VERSION_MINOR}), python3 (<< 3.${next_minor}), python3-numpy, ${fast_blas}")
+endif()
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME libddaebm-dev)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_DEPENDS

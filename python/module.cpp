@@ -73,8 +73,9 @@ PYBIND11_MODULE(_ddaebm, m) {
                              "Scores below it are out, where `ddaebm ood --false-alarm` has kept "
                              "one; else None.")
       .def("score", &Run::score, py::arg("x"),
-           "Log-density, not normalised, of x [N, ...] in the data's own units (images in -1 to "
-           "1): float64 [N]. Higher means more likely.")
+           "Log-density of x [N, ...] in the data's own units (images in -1 to 1): float64 [N]; up "
+           "to "
+           "a constant unless the energy is calibrated or a flow. Higher means more likely.")
       .def("sample", &Run::sample, py::arg("n"), py::arg("seed") = 0,
            "n samples, float32 [n, ...]; the same seed draws the same.");
   m.def(

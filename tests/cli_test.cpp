@@ -111,7 +111,7 @@ TEST_F(Cli, HelpOfEveryCommandShowsAnExample) {
 
 TEST_F(Cli, UnknownWordsAreRefused) {
   expect_refused({}, {"subcommand", "--help"});
-  expect_refused({"tarin"}, {"--help"});
+  expect_refused({"tarin"}, {"'tarin' is no command", "--help"});
   expect_refused({"train"}, {"SETTINGS", "--help"});
   expect_refused(train({"--fast"}), {"--fast", "--help"});
   expect_refused({"sample", path("run")}, {"-o", "--help"});
@@ -349,6 +349,8 @@ TEST_F(Cli, AnInterruptLeavesACheckpointAndSaysHowToGoOn) {
 }
 
 TEST_F(Cli, SettingsArePrintedInFullAndReadBack) {
+  EXPECT_NE(run_app({"settings"}).out.find("table              A starting point for a table"),
+            std::string::npos);
   const auto first = run_app({"settings", path("tiny.toml")});
   ASSERT_EQ(first.code, 0) << first.err;
   write_file(path("printed.toml"), first.out);
@@ -422,6 +424,20 @@ TEST_F(Cli, ExportSaysWhatTheFileCanDo) {
   const auto scores_only = run_app({"export", path("dsm"), "-o", path("dsm.pt")});
   ASSERT_EQ(scores_only.code, 0) << scores_only.err;
   EXPECT_NE(scores_only.out.find("no sample(n)"), std::string::npos) << scores_only.out;
+
+  // A table, so that no density is integrated over a grid.
+  std::string rows;
+  for (int i = 0; i < 40; ++i) rows += fmt::format("{},{},{}\n", i % 7, i % 5, i);
+  write_file(path("rows.csv"), rows);
+  write_file(path("flow.toml"),
+             fmt::format("method = \"scoreflow\"\n[data]\nname = \"{}\"\n[train]\n"
+                         "iterations = 2\nevaluation_samples = 1000\n"
+                         "[net]\nbranch = [4]\ntrunk = [4]\n"
+                         "[score]\node_steps = 2\n",
+                         path("rows.csv")));
+  ASSERT_EQ(run_app({"train", path("flow.toml"), "--quiet", "--out", path("flow")}).code, 0);
+  expect_refused({"export", path("flow"), "-o", path("flow.pt")},
+                 {"takes gradients", "ddaebm serve"});
 }
 
 TEST_F(Cli, CheckFindsEveryOperatorRight) {

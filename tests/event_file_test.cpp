@@ -72,7 +72,7 @@ TEST(EventFile, RecordsAreWholeAfterEachCall) {
 
 // A python3 that has TensorBoard, or nothing.
 std::string python_with_tensorboard() {
-  const char* named = std::getenv("DDAEBM_TENSORBOARD_PYTHON");
+  const char* named = std::getenv("DDAEBM_TEST_PYTHON");
   const std::string python = named != nullptr ? named : "python3";
   const std::string try_it = python + " -c 'import tensorboard' 2>/dev/null";
   return std::system(try_it.c_str()) == 0 ? python : "";

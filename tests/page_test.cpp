@@ -13,8 +13,9 @@ namespace ddaebm::serve {
 namespace {
 
 TEST(Page, WorksInChromium) {
-  if (std::system("command -v chromium chromium-browser >/dev/null") != 0) {
-    GTEST_SKIP() << "no chromium: apt-get install chromium";
+  if (std::system("(command -v chromium-headless-shell || command -v chromium || "
+                  "command -v chromium-browser) >/dev/null") != 0) {
+    GTEST_SKIP() << "no chromium: apt-get install chromium-headless-shell";
   }
   const TempDir folder;
   const auto run = folder.path() / "run";

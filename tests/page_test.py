@@ -10,14 +10,15 @@ Needs nothing but Python and chromium. Exit code 77: there is no chromium.
 """
 import base64, json, os, shutil, subprocess, sys, tempfile, time
 
+PROGRAMS = 'chromium-headless-shell', 'chromium', 'chromium-browser'
 DESKTOP, PHONE = (1280, 900, 1, False), (390, 844, 2, True)
 
 
 class Browser:
     def __init__(self):
-        program = shutil.which('chromium') or shutil.which('chromium-browser')
+        program = next(filter(None, map(shutil.which, PROGRAMS)), None)
         if not program:
-            print('no chromium: apt-get install chromium')
+            print('no chromium: apt-get install chromium-headless-shell')
             sys.exit(77)
         self.profile = tempfile.mkdtemp(prefix='ddaebm-chromium-')
         to_browser, self.write_end = os.pipe()
@@ -197,8 +198,8 @@ def shots(browser, url, folder, name, frames, images):
         drop_files(browser, images)
         browser.wait(f"document.querySelectorAll('#scores .numbers').length === {len(images)}")
     elif browser.js("document.getElementById('canvas').className") == 'plane':
-        for u, v in ((0.5, 0.3), (0.3, 0.62), (0.12, 0.9)):
-            browser.js(f"cursor = [{u}, {v}]; scorePoint(cursor)")
+        for share in ('[0.12, 0.9]', '[0.3, 0.62]', 'toCanvas(path.at(-1)[0], 1)'):  # the last is a sample
+            browser.js(f"cursor = {share}; scorePoint(cursor)")
         browser.wait("document.querySelectorAll('#scores .numbers').length === 3")
     for label, size, tallest in (('desktop', DESKTOP, 3000), ('phone', PHONE, 1250)):
         for theme in ('light', 'dark'):

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Runs every command of a page of the documentation, as a reader would, in an empty folder.
 
-    run_docs.py PAGE.md --ddaebm PROGRAM [--python MODULE_FOLDER]
+    run_docs.py PAGE.md --ddaebm PROGRAM [--python MODULE_FOLDER] [--as-written]
 
-Blocks of ```sh and ```python run in order; training gets small budgets (BUDGETS). A block that
+Blocks of ```sh and ```python run in order; training gets small budgets (BUDGETS), unless the page is to
+run as it is written: then its output and the seconds of each block are shown. A block that
 cannot run here has a line above it that says why: <!-- not run: needs a GPU -->. A line
 <!-- run: COMMAND --> is a command that the reader does not see, such as one that makes a file which
 a reader has already. Links to other files of the repository must lead somewhere.
@@ -15,6 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 # What a reader's command becomes, so that it ends in a second or two.
@@ -70,14 +72,16 @@ def main():
     parser.add_argument("page", type=Path)
     parser.add_argument("--ddaebm", type=Path, required=True)
     parser.add_argument("--python", type=Path)
+    parser.add_argument("--as-written", action="store_true")
     args = parser.parse_args()
     page = args.page.read_text()
     broken = list(broken_links(args.page, page))
     if broken:
         sys.exit(f"{args.page}: links to what is not there: {', '.join(broken)}")
 
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    environment["PATH"] = f"{args.ddaebm.parent}:{environment['PATH']}"
+    environment = {**os.environ, "PATH": f"{args.ddaebm.parent.resolve()}:{os.environ['PATH']}"}
+    if not args.as_written:
+        environment["OMP_NUM_THREADS"] = "1"
     if args.python:
         environment["PYTHONPATH"] = str(args.python)
     ran = 0
@@ -88,16 +92,19 @@ def main():
             if language == "python" and not args.python:
                 print(f"line {line}: skipped, the Python module was not built")
                 continue
-            for pattern, replacement in BUDGETS:
+            for pattern, replacement in [] if args.as_written else BUDGETS:
                 text = re.sub(pattern, replacement, text)
             command = ["bash", "-euo", "pipefail", "-c", text]
             if language == "python":
                 command = ["/usr/bin/python3", "-c", text]
+            begin = time.monotonic()
             done = subprocess.run(command, cwd=folder, env=environment, text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             if done.returncode != 0:
                 sys.exit(f"{args.page}:{line}: exit {done.returncode}\n{text}\n{done.stdout}")
             ran += 1
+            if args.as_written:
+                print(f"{text}\n{done.stdout}{time.monotonic() - begin:.1f} s\n", flush=True)
     print(f"{args.page.name}: {ran} blocks ran")
 
 

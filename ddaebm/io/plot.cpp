@@ -160,8 +160,8 @@ class Svg {
 };
 
 // The page, in the units of the SVG's own coordinates.
-constexpr double kWidth = 720, kLeft = 64, kRight = 688;
-constexpr double kTitleBaseline = 20, kLineHeight = 18, kPlotHeight = 260;
+constexpr double kWidth = 600, kLeft = 64, kRight = 576;
+constexpr double kTitleBaseline = 20, kLineHeight = 18, kPlotHeight = 230;
 
 // Okabe and Ito's colours that show on light and on dark; then the same ones dashed.
 constexpr std::array<const char*, 6> kColours{"#0072b2", "#d55e00", "#009e73",

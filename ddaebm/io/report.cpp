@@ -34,9 +34,9 @@ const std::vector<std::pair<std::string, std::string>>& meanings() {
       {"modes_kl", "KL(modes of samples ‖ uniform), nats; about .02 is as good as it gets"},
       {"classifier_accuracy", "of the classifier that counts modes, on MNIST's test set"},
       {"mmd", "squared maximum mean discrepancy of samples and data; 0 is perfect"},
-      {"held_out_score", "mean log-density, not normalised, of rows not trained on"},
+      {"held_out_score", "mean log-density by the energy of rows not trained on"},
       {"validation_score", "the same of rows to choose by"},
-      {"sample_score", "mean log-density, not normalised, of samples"},
+      {"sample_score", "the same of samples"},
       {"log_z", "log of the energy's normaliser, by annealed importance sampling"},
       {"log_z_error", "its standard deviation"},
       {"log_z_reverse", "the same by chains that go back; agrees where both are right"},
@@ -66,10 +66,12 @@ Json read_json(const fs::path& path) {
   return json.is_object() ? json : Json();
 }
 
+// Histograms: black on white, which dark pages turn round.
 std::string embedded(const fs::path& picture, const char* words) {
   if (!fs::exists(picture)) return {};
-  return fmt::format("<figure><img alt=\"{}\" src=\"data:image/png;base64,{}\"></figure>", words,
-                     base64(read_file(picture)));
+  return fmt::format(
+      "<figure class=plot><img alt=\"{}\" src=\"data:image/png;base64,{}\"></figure>", words,
+      base64(read_file(picture)));
 }
 
 // What `ddaebm eval --energies` wrote.
@@ -126,7 +128,7 @@ std::string ood_section(const fs::path& run_folder) {
   std::string rows;
   try {
     for (const Json& set : json.at("out")) {
-      for (const char* scores : {"clean", "noised"}) {
+      for (const char* scores : {"clean", "noised", "typical"}) {
         if (!set.contains(scores)) continue;
         const Json& found = set.at(scores);
         rows +=
@@ -150,9 +152,10 @@ std::string ood_section(const fs::path& run_folder) {
 
 constexpr const char* kStyle = R"(
 :root{--ink:#1c2430;--paper:#fff;--grid:#dfe3e8;--soft:#5b6675;--card:#f6f7f9}
-@media (prefers-color-scheme:dark){:root{--ink:#e8ebef;--paper:#14181d;--grid:#333b45;--soft:#9aa5b1;--card:#1d232a}}
+@media (prefers-color-scheme:dark){:root{--ink:#e8ebef;--paper:#14181d;--grid:#333b45;--soft:#9aa5b1;--card:#1d232a}
+polyline,circle,path[stroke]{filter:brightness(1.45)}.plot img{filter:invert(.91) hue-rotate(180deg)}}
 @media print{:root{--ink:#000;--paper:#fff;--grid:#ccc;--soft:#444;--card:#fff}section{break-inside:avoid}}
-*{box-sizing:border-box}body{margin:0 auto;max-width:60rem;padding:1.2rem;background:var(--paper);color:var(--ink);
+*{box-sizing:border-box}body{margin:0 auto;max-width:72rem;padding:1.2rem;background:var(--paper);color:var(--ink);
 font:16px/1.5 system-ui,sans-serif}h1{font-size:1.5rem;margin:.2em 0}h2{font-size:1.1rem;margin:1.6em 0 .5em}
 p,figcaption{color:var(--soft);margin:.3em 0}figure{margin:0}img{width:100%;height:auto;image-rendering:pixelated;border-radius:6px}
 .numbers{display:grid;grid-template-columns:repeat(auto-fit,minmax(9rem,1fr));gap:.7rem}
@@ -160,6 +163,7 @@ p,figcaption{color:var(--soft);margin:.3em 0}figure{margin:0}img{width:100%;heig
 .numbers small{color:var(--soft);display:block;line-height:1.3}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(26rem,100%),1fr));gap:1rem}svg{width:100%;height:auto}
 table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.3rem .6rem;border-bottom:1px solid var(--grid)}
+summary{cursor:pointer;color:var(--soft)}.plot img{display:block;max-width:46rem;margin:.8rem auto}
 .panels{display:flex;justify-content:space-around;color:var(--soft)}
 pre{background:var(--card);padding:.8rem;border-radius:6px;overflow:auto;font-size:.85rem})";
 
@@ -246,8 +250,10 @@ void write_report(const fs::path& run_folder) {
           chart("Step size", {"lr"}, false) + "</div></section>\n";
 
   if (fs::exists(run_folder / "config.toml")) {
-    body += fmt::format("<section><h2>Settings</h2><pre>{}</pre></section>\n",
-                        escape(read_file(run_folder / "config.toml")));
+    body += fmt::format(
+        "<section><h2>Settings</h2><details><summary>config.toml</summary><pre>{}</pre>"
+        "</details></section>\n",
+        escape(read_file(run_folder / "config.toml")));
   }
   write_file(run_folder / "report.html",
              fmt::format(

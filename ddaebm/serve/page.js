@@ -298,7 +298,7 @@ async function loadModel() {
   $('stage').hidden = kind === 'rows';
   $('scoring').classList.toggle('wide', kind === 'rows');
   $('scoring').hidden = false;
-  $('tone-label').hidden = kind !== 'plane';
+  $('tone-box').hidden = kind !== 'plane';
   $('drop').hidden = kind !== 'images';
   $('typed').hidden = kind !== 'rows';
   if (kind === 'plane') {
@@ -315,7 +315,8 @@ async function loadModel() {
     $('stage-help').textContent = steps > 0 ? 'Noise becomes images in ' + steps + ' steps.' : '';
     $('scoring-help').textContent = 'How likely the model holds an image to be, beside its training images.';
   } else {
-    $('scoring-help').textContent = run.model.event[0] + ' numbers a row.';
+    $('scoring-help').textContent = 'How likely the model holds a row to be, beside its training rows.';
+    $('rows-label').textContent = `Rows of ${run.model.event[0]} numbers, one a line`;
     $('rows').placeholder = Array(Math.min(run.model.event[0], 8)).fill('0.0').join(', ');
   }
   drawHistogram();
@@ -345,13 +346,14 @@ function keepFrame() {
 
 // ---- scoring
 
+// `what` names each of the data.
 async function score(what, body, extra) {
   try {
     const {scores} = await (await post('/v1/score', body)).json();
-    scores.forEach((s, i) => marks.unshift({...s, what: scores.length > 1 ? `${what} ${i + 1}` : what, ...extra}));
+    scores.forEach((s, i) => marks.unshift({...s, what: what[i], ...extra}));
     marks.splice(kKept).forEach((m) => m.url && URL.revokeObjectURL(m.url));
   } catch (e) {
-    marks.unshift({what, error: e.message});
+    marks.unshift({what: what.length > 1 ? what.length + ' rows' : what[0], error: e.message});
   }
   listScores();
   drawHistogram();
@@ -386,7 +388,7 @@ function listScores() {
 const canvas = $('canvas');
 function scorePoint(share) {
   const point = fromShare(share);
-  return score(`(${point.map((v) => v.toFixed(2)).join(', ')})`, JSON.stringify({rows: [point]}), {point});
+  return score([`(${point.map((v) => v.toFixed(2)).join(', ')})`], JSON.stringify({rows: [point]}), {point});
 }
 canvas.addEventListener('click', (event) => {
   if (!landscape) return;
@@ -414,7 +416,7 @@ canvas.addEventListener('keydown', (event) => {
 canvas.addEventListener('blur', () => { cursorShown = false; draw(); });
 
 function scoreFiles(files) {
-  for (const file of files) score(file.name, file, {url: URL.createObjectURL(file)});
+  for (const file of files) score([file.name], file, {url: URL.createObjectURL(file)});
 }
 $('files').addEventListener('change', (event) => {
   scoreFiles([...event.target.files]);
@@ -436,7 +438,7 @@ $('typed').addEventListener('submit', (event) => {
     marks.unshift({what: 'rows', error: 'not all of it are numbers'});
     listScores();
   } else {
-    score('row', JSON.stringify({rows}), {});
+    score(rows.map((row) => row.slice(0, 6).join(', ') + (row.length > 6 ? ', …' : '')), JSON.stringify({rows}), {});
   }
 });
 
@@ -459,7 +461,7 @@ function ticks(low, high, n) {
 
 // Lines over iterations; the first values of a run do not flatten the rest.
 function chart(lines) {
-  const width = 340, height = 170, left = 46, bottom = 22, top = 8;
+  const width = 280, height = 165, left = 40, bottom = 22, top = 8;
   const box = svg('svg', {viewBox: `0 0 ${width} ${height}`, role: 'img'});
   const values = lines.flatMap((l) => l.points.map((p) => p[1])).filter(Number.isFinite);
   const last = Math.max(...lines.map((l) => l.points.at(-1)[0]), 1);
@@ -470,7 +472,7 @@ function chart(lines) {
   high += margin;
   const x = (v) => left + v / last * (width - left - 6);
   const y = (v) => height - bottom - (Math.min(Math.max(v, low), high) - low) / (high - low) * (height - bottom - top);
-  for (const v of ticks(low, high, 4)) {
+  for (const v of ticks(low, high, 5)) {
     box.append(svg('line', {class: 'grid', x1: left, x2: width - 6, y1: y(v), y2: y(v)}));
     box.append(svg('text', {x: left - 6, y: y(v) + 4, 'text-anchor': 'end'}, short(v)));
   }
@@ -490,7 +492,7 @@ function chart(lines) {
 }
 
 // First what tells whether a run goes well; two that belong together share a chart.
-const kFirst = [['kl'], ['js'], ['fid'], ['fid768'], ['held_out_score', 'sample_score'],
+const kFirst = [['kl', 'js'], ['fid'], ['fid768'], ['held_out_score', 'sample_score'],
   ['energy_real', 'energy_fake'], ['energy'], ['generator']];
 const kNever = ['seconds', 'images', 'lr'];
 
@@ -499,6 +501,17 @@ function drawCurves(series) {
     const lines = names.filter((n) => series[n]?.length).map((name) => ({name, points: series[name]}));
     if (!lines.length) return null;
     const box = document.createElement('div'), head = document.createElement('h3');
+    if (lines.every((l) => l.points.length === 1)) {  // of a run that was evaluated once
+      head.textContent = `Iteration ${whole.format(lines[0].points[0][0])}`;
+      box.append(head, ...lines.map((line) => {
+        const number = document.createElement('div'), name = document.createElement('span');
+        number.className = 'number';
+        name.textContent = line.name.replaceAll('_', ' ');
+        number.append(short(line.points[0][1] ?? NaN), name);
+        return number;
+      }));
+      return box;
+    }
     lines.forEach((line, i) => {
       const name = document.createElement('div'), now = document.createElement('span');
       now.className = lines.length > 1 ? 'ab'[i] : '';
@@ -526,7 +539,7 @@ function drawHistogram() {
     $('histogram-note').textContent = 'No training scores: there are no p-values.';
     return;
   }
-  const width = 420, height = 170, bottom = 24, top = 14;
+  const width = 420, height = run.model.kind === 'plane' ? 250 : 170, bottom = 24, top = 14;
   const chartBox = svg('svg', {viewBox: `0 0 ${width} ${height}`, role: 'img',
     'aria-label': `Histogram of ${told.count} training scores between ${short(told.low)} and ${short(told.high)}`});
   const scored = marks.filter((m) => Number.isFinite(m.log_density)).slice(0, 12);

@@ -1,6 +1,7 @@
 #include "ddaebm/train/export.h"
 
 #include <algorithm>
+#include <exception>
 #include <functional>
 #include <sstream>
 #include <vector>
@@ -81,6 +82,18 @@ void free_batch(const std::shared_ptr<jit::Graph>& graph, const jit::Graph& othe
   jit::EliminateDeadCode(graph);
 }
 
+// Nothing where a tracer cannot follow a function because it takes gradients of its own.
+std::shared_ptr<jit::Graph> trace_without_gradients(jit::Module& module, const Function& function,
+                                                    const Tensors& inputs) {
+  try {
+    auto graph = trace(module, function, inputs);
+    return has_gradients(*graph) ? nullptr : graph;
+  } catch (const std::exception& error) {
+    if (std::string(error.what()).find("requires grad") == std::string::npos) throw;
+    return nullptr;
+  }
+}
+
 // Adds a method of inputs [N, ...] of the given shapes. Returns false, and adds nothing, where the
 // function takes gradients: their operators have other names in each version of LibTorch.
 bool add_method(jit::Module& module, const std::string& name, const Function& function,
@@ -88,10 +101,10 @@ bool add_method(jit::Module& module, const std::string& name, const Function& fu
   const auto traced = [&](int64_t n) {
     Tensors inputs;
     for (const auto& event : events) inputs.push_back(torch::randn(with_batch(n, event), options));
-    return trace(module, function, inputs);
+    return trace_without_gradients(module, function, inputs);
   };
   const auto graph = traced(kSmall);
-  if (has_gradients(*graph)) return false;
+  if (!graph) return false;
   free_batch(graph, *traced(kLarge));
   module.type()->addMethod(module._ivalue()->compilation_unit()->create_function(
       c10::QualifiedName(*module.type()->name(), name), graph));
@@ -137,7 +150,9 @@ Exported export_torchscript(Model& model, const std::filesystem::path& file) {
     return method.log_density(x).to(torch::kDouble) + units.log_density_gain();
   };
   if (!add_method(module, "score", score, {model.event()}, floats)) {
-    fail("a score of this method takes gradients, which TorchScript files cannot hold");
+    fail(
+        "a score of this method takes gradients, which TorchScript files cannot hold; use `ddaebm "
+        "score`, `ddaebm serve` or the Python module");
   }
   module.define("def forward(self, x: Tensor) -> Tensor:\n  return self.score(x)\n");
 
