@@ -99,10 +99,12 @@ TEST(Corpus, DISABLED_IsWritten) {
   write_archive(place("tar", "plain"), numbered_pngs(2));
   const TempDir folder;
   write_archive(folder.path() / "s.tar.gz", numbered_pngs(2));
-  fs::copy_file(folder.path() / "s.tar.gz", place("tar", "gzipped"));
+  fs::copy_file(folder.path() / "s.tar.gz", place("tar", "gzipped"),
+                fs::copy_options::overwrite_existing);
   write_archive(place("tar", "links"), {{"a.png", ""}}, "../../etc/passwd");
   write_lmdb(folder.path() / "lmdb", numbered_pngs(2));
-  fs::copy_file(folder.path() / "lmdb" / "data.mdb", place("lmdb", "two"));
+  fs::copy_file(folder.path() / "lmdb" / "data.mdb", place("lmdb", "two"),
+                fs::copy_options::overwrite_existing);
   const std::string rows = R"({"rows": [[0.5, -1e3], [2, 3.25]]})";
   const std::string sample =
       R"({"n": 3, "seed": 18446744073709551615, "format": "png", "path": true})";
