@@ -48,8 +48,10 @@ RunSettings settings_of(const std::string& method, const Options& o,
   changes.insert(changes.end(), o.changes.begin(), o.changes.end());
   const std::string rival = rival_prefix(o.data) + method;
   if (method == "ddaebm") {
-    const std::string own = is_preset(o.data) ? o.data : o.data + "-paper";
-    return read_settings(is_preset(own) ? own : "table", changes);
+    for (const char* kind : {"", "-nice", "-paper"}) {
+      if (is_preset(o.data + kind)) return read_settings(o.data + kind, changes);
+    }
+    return read_settings("table", changes);
   }
   if (is_preset(rival)) return read_settings(rival, changes);
   if (!is_preset(method) && !std::filesystem::exists(method)) {

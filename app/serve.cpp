@@ -10,6 +10,7 @@
 
 #include "ddaebm/error.h"
 #include "ddaebm/io/file.h"
+#include "ddaebm/serve/admission.h"
 #include "ddaebm/serve/service.h"
 
 namespace ddaebm::app {

@@ -13,6 +13,7 @@
 #include "ddaebm/data/source.h"
 #include "ddaebm/io/file.h"
 #include "ddaebm/ops/tuning.h"
+#include "ddaebm/tf32.h"
 #include "ddaebm/train/graph.h"
 #include "ddaebm/train/memory.h"
 #include "ddaebm/train/model.h"
@@ -79,6 +80,23 @@ void toy_step(benchmark::State& state) {
 }
 BENCHMARK(toy_step)->Arg(200)->Arg(1000)->Unit(benchmark::kMillisecond)->UseRealTime();
 
+ConfigFile read_preset(const std::string& name) {
+  const std::string path = std::string(DDAEBM_PRESETS) + "/" + name + ".toml";
+  return ConfigFile::parse(read_file(path), path);
+}
+
+// NICE_t on vectors as long as MNIST's images.
+void nice_step(benchmark::State& state) {
+  constexpr int64_t kPixels = 784;
+  const RunSettings settings(read_preset("mnist-nice"));
+  Subject subject(settings, {kPixels});
+  const AllowTf32 rounding(settings.train.tf32);
+  steps(state, subject, [&](Random& random) {
+    return random.normal({state.range(0), kPixels}, floats());
+  });
+}
+BENCHMARK(nice_step)->Arg(128)->Unit(benchmark::kMillisecond)->UseRealTime();
+
 // The networks of a preset, and images of noise in their place.
 struct Images {
   explicit Images(const std::string& preset)
@@ -96,8 +114,7 @@ struct Images {
     return {3, side, side};
   }
   static RunSettings read(const std::string& preset) {
-    const std::string path = std::string(DDAEBM_PRESETS) + "/" + preset + ".toml";
-    auto file = ConfigFile::parse(read_file(path), path);
+    auto file = read_preset(preset);
     const char* precision = std::getenv("DDAEBM_BENCH_PRECISION");
     file.set(std::string("image_net.precision=") + (precision != nullptr ? precision : "bf16"));
     return RunSettings(file);

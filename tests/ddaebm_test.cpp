@@ -556,6 +556,25 @@ TEST(Game, AShareOfABatchIsAtTheFirstStep) {
   EXPECT_LT((share - wanted).abs().max().item<double>(), 0.01);
 }
 
+// One that is sure without limit would end a training by a single point.
+TEST(Networks, AnEncodersVarianceHasBounds) {
+  for (const LayerKind layers : {LayerKind::branches, LayerKind::waves}) {
+    MlpConfig config;
+    config.layers = layers;
+    config.norm = Norm::none;
+    const auto encoder = make_vector_networks(2, 4, config).encoder;
+    const auto log_variance_at = [&](double size) {
+      const auto x = torch::randn({64, 2}, kDouble) * size;
+      return encoder->forward(x, -x, torch::zeros({64}, torch::kLong)).log_variance;
+    };
+    EXPECT_GT(log_variance_at(1).std().item<double>(), 0.0);
+    const auto extreme = log_variance_at(1e6);
+    EXPECT_GE(extreme.min().item<double>(), -12.0);
+    EXPECT_LE(extreme.max().item<double>(), 6.0);
+    EXPECT_GT(extreme.max().item<double>() - extreme.min().item<double>(), 17.0) << "both reached";
+  }
+}
+
 TEST(Game, StepReportsTheLossesUnderTheirNames) {
   Game game;
   game.random.restart(Random::kTraining, 1);

@@ -1,9 +1,10 @@
-// Every reader of foreign files on its corpus, as it is and damaged at random, DDAEBM_FUZZ_ROUNDS
+// Every reader of foreign bytes on its corpus, as it is and damaged at random, DDAEBM_FUZZ_ROUNDS
 // times a file. tests/fuzz/run does the same guided by coverage.
 #include <cstdlib>
 #include <random>
 
 #include "fuzz/targets.h"
+#include "http_client.h"
 #include "image_fixtures.h"
 #include "temp_dir.h"
 
@@ -98,10 +99,29 @@ TEST(Corpus, DISABLED_IsWritten) {
   write_archive(place("tar", "plain"), numbered_pngs(2));
   const TempDir folder;
   write_archive(folder.path() / "s.tar.gz", numbered_pngs(2));
-  fs::copy_file(folder.path() / "s.tar.gz", place("tar", "gzipped"));
+  fs::copy_file(folder.path() / "s.tar.gz", place("tar", "gzipped"),
+                fs::copy_options::overwrite_existing);
   write_archive(place("tar", "links"), {{"a.png", ""}}, "../../etc/passwd");
   write_lmdb(folder.path() / "lmdb", numbered_pngs(2));
-  fs::copy_file(folder.path() / "lmdb" / "data.mdb", place("lmdb", "two"));
+  fs::copy_file(folder.path() / "lmdb" / "data.mdb", place("lmdb", "two"),
+                fs::copy_options::overwrite_existing);
+  const std::string rows = R"({"rows": [[0.5, -1e3], [2, 3.25]]})";
+  const std::string sample =
+      R"({"n": 3, "seed": 18446744073709551615, "format": "png", "path": true})";
+  put_file(place("body", "rows"), rows);
+  put_file(place("body", "sample"), sample);
+  put_file(place("body", "npy"), format_npy("", torch::arange(4.0).view({2, 2})));
+  put_file(place("body", "images"), format_npy("", picture(1, 4, 4).unsqueeze(0)));
+  put_file(place("body", "png"), png_of(picture(3, 4, 4)));
+  put_file(place("http", "get"), request_text("GET", "/?a=b%20c") + request_text("HEAD", "/token"));
+  put_file(place("http", "post"),
+           request_text("POST", "/v1/score", rows, "Origin: http://localhost\r\n") +
+               request_text("POST", "/token", sample, "Authorization: Bearer a\r\n"));
+  put_file(place("http", "continue"),
+           request_text("POST", "/", "ab", "Expect: 100-continue\r\nConnection: close\r\n"));
+  put_file(
+      place("http", "chunks"),
+      "POST / HTTP/1.0\r\nHost: [::1]:80\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n");
 }
 
 INSTANTIATE_TEST_SUITE_P(Readers, Fuzz, testing::ValuesIn(fuzz_targets()),

@@ -49,6 +49,14 @@ class Connection {
     return true;
   }
 
+  // Says that nothing more will be sent, and reads to the end.
+  std::string finish() {
+    ::shutdown(socket_, SHUT_WR);
+    while (more()) {
+    }
+    return std::exchange(got_, {});
+  }
+
   // The next answer; one to HEAD has no body.
   Reply read(bool head = false) {
     Reply reply;

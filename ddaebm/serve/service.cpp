@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <random>
 
-#include <arpa/inet.h>
-#include <openssl/crypto.h>
 #include <openssl/sha.h>
 
 #include <c10/util/Exception.h>
@@ -17,7 +14,9 @@
 #include "ddaebm/io/markup.h"
 #include "ddaebm/io/metrics_lines.h"
 #include "ddaebm/io/npy.h"
+#include "ddaebm/serve/admission.h"
 #include "ddaebm/serve/embedded.h"
+#include "ddaebm/serve/sample_request.h"
 #include "ddaebm/train/checkpoint.h"
 
 namespace ddaebm::serve {
@@ -28,10 +27,6 @@ namespace fs = std::filesystem;
 
 constexpr std::chrono::milliseconds kLook{500};
 constexpr std::chrono::seconds kSilence{60};  // a training that says nothing for so long is over
-constexpr int64_t kSamples = 10000;
-constexpr int64_t kSampledNumbers = 1 << 20;
-constexpr int64_t kPictured = 256;
-constexpr size_t kSampleRequest = 4096;  // bytes
 constexpr size_t kCurvePoints = 400;
 constexpr size_t kBins = 60;
 
@@ -40,19 +35,6 @@ std::string digest(const std::string& text) {
   SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(),
          reinterpret_cast<unsigned char*>(out.data()));
   return out;
-}
-
-// Takes as long whatever differs: digests are of one length and compared to the end.
-bool same_secret(const std::string& given, const std::string& wanted) {
-  return CRYPTO_memcmp(digest(given).data(), digest(wanted).data(), SHA256_DIGEST_LENGTH) == 0;
-}
-
-// "127.0.0.1:8080" -> "127.0.0.1", "[::1]:80" -> "[::1]".
-std::string without_port(const std::string& host) {
-  const size_t colon = host.rfind(':');
-  const size_t bracket = host.rfind(']');
-  if (colon == std::string::npos || (bracket != std::string::npos && colon < bracket)) return host;
-  return host.substr(0, colon);
 }
 
 // JSON knows neither NaN nor infinities.
@@ -150,49 +132,6 @@ void append_numbers(std::string& text, const torch::Tensor& x) {
   text += ']';
 }
 
-struct SampleRequest {
-  int64_t n = 16;
-  uint64_t seed = 0;
-  std::string format = "json";
-  bool path = false;
-};
-
-SampleRequest parse_sample_request(const std::string& body, const Inputs& inputs,
-                                   int64_t numbers_a_sample) {
-  SampleRequest wanted;
-  wanted.seed = std::random_device()();
-  if (body.size() > kSampleRequest) fail("a request for samples takes {} bytes", kSampleRequest);
-  if (!body.empty()) {
-    const auto json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object()) fail("expected a JSON object, such as {{\"n\": 16, \"seed\": 0}}");
-    for (const auto& [key, value] : json.items()) {
-      if (key == "n" && value.is_number_integer()) {
-        wanted.n = value.is_number_unsigned() && value.get<uint64_t>() > kSamples
-                       ? kSamples + 1
-                       : value.get<int64_t>();
-      } else if (key == "seed" && value.is_number_unsigned()) {
-        wanted.seed = value.get<uint64_t>();
-      } else if (key == "format" && value.is_string()) {
-        wanted.format = value.get<std::string>();
-      } else if (key == "path" && value.is_boolean()) {
-        wanted.path = value.get<bool>();
-      } else {
-        fail("'{}' is not a key with such a value; known are n, seed, format, path",
-             escape(key.substr(0, 40)));
-      }
-    }
-  }
-  const bool picture = wanted.format == "png";
-  if (!picture && wanted.format != "json" && wanted.format != "npy") {
-    fail("format: expected json, npy or png");
-  }
-  if (picture && inputs.image().empty()) fail("format png is for models of images");
-  const int64_t most = std::min(picture ? kPictured : kSamples,
-                                kSampledNumbers / std::max<int64_t>(1, numbers_a_sample));
-  if (wanted.n < 1 || wanted.n > most) fail("n: expected 1 to {}", most);
-  return wanted;
-}
-
 Response samples_response(Snapshot& by, const Inputs& inputs, const SampleRequest& wanted) {
   const auto path = wanted.path ? by.model.sample_path(wanted.n, wanted.seed)
                                 : std::vector{by.model.sample(wanted.n, wanted.seed)};
@@ -222,12 +161,6 @@ Response samples_response(Snapshot& by, const Inputs& inputs, const SampleReques
 }
 
 }  // namespace
-
-bool is_local(const std::string& address) {
-  in_addr v4{};
-  if (::inet_pton(AF_INET, address.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
-  return address == "::1" || address == "localhost";
-}
 
 Service::Service(ServiceOptions options)
     : options_(std::move(options)),
@@ -275,31 +208,8 @@ std::vector<std::string> Service::paths() {
 }
 
 std::optional<Response> Service::refuse(const Request& request) {
-  // Pages of other sites may not use the browser of someone who can reach this server; where no
-  // token guards it, neither by a name of theirs that they point here.
-  if (options_.token.empty()) {
-    const std::string host = without_port(request.host);
-    if (!host.empty() && host != "[::1]" && !is_local(host)) {
-      return error_response(403, "this server answers for localhost only");
-    }
-  }
-  if (!request.origin.empty() && request.origin != "http://" + request.host &&
-      request.origin != "https://" + request.host) {
-    return error_response(403, "requests from pages of other sites are not answered");
-  }
+  if (auto refusal = refuse_stranger(request, options_.token)) return refusal;
   const auto found = routes().find(request.path);
-  // The page holds no data, and asks for the token; whether the server lives is no secret.
-  const bool open = request.path == "/" || request.path == "/healthz";
-  if (!options_.token.empty() && !open) {
-    constexpr std::string_view kBearer = "Bearer ";
-    const bool bears = request.authorization.starts_with(kBearer);
-    const std::string given = bears ? request.authorization.substr(kBearer.size()) : "";
-    if (!same_secret(given, options_.token)) {
-      Response response = error_response(401, "send the header Authorization: Bearer TOKEN");
-      response.headers.emplace_back("WWW-Authenticate", "Bearer");
-      return response;
-    }
-  }
   if (found == routes().end()) {
     return error_response(404, "no such path; /v1/openapi.json lists them");
   }

@@ -28,9 +28,6 @@ struct ServiceOptions {
   std::function<void(const std::string&)> warn;
 };
 
-// Whether an address is reached from this machine alone: 127.x.y.z or ::1.
-bool is_local(const std::string& address);
-
 // Answers for a run folder: scores, samples, the page and what the page shows. A folder that a
 // training still writes to is followed: its newest checkpoint answers.
 class Service : public HttpHandler {

@@ -1,9 +1,12 @@
 #include "targets.h"
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <stdexcept>
 
+#include "../http_client.h"
 #include <unistd.h>
 
 #include <torch/types.h>
@@ -20,6 +23,10 @@
 #include "ddaebm/io/npy.h"
 #include "ddaebm/io/safetensors.h"
 #include "ddaebm/io/torch_checkpoint.h"
+#include "ddaebm/serve/admission.h"
+#include "ddaebm/serve/http.h"
+#include "ddaebm/serve/inputs.h"
+#include "ddaebm/serve/sample_request.h"
 
 namespace ddaebm {
 namespace {
@@ -105,6 +112,73 @@ void read_tar(std::string_view bytes) {
   touch(*open_tar({as_file(bytes, "shard.tar")}, [](const auto&) {}));
 }
 
+// Models that a server may have: of rows, of images, of images as logits.
+const std::vector<serve::Inputs>& served_models() {
+  static const std::vector<serve::Inputs> all = [] {
+    DataConfig data;
+    std::vector<serve::Inputs> made = {{{2}, data}, {{3, 4, 4}, data}};
+    data.logit = true;
+    made.push_back({{16}, data});
+    return made;
+  }();
+  return all;
+}
+
+// The body of a request, for scores or for samples.
+void read_body(std::string_view bytes) {
+  const std::string body(bytes);
+  for (const auto& inputs : served_models()) {
+    try {
+      touch(inputs.parse(body));
+    } catch (const Error&) {
+    }
+    try {
+      const auto wanted = serve::parse_sample_request(body, inputs, 16);
+      if (wanted.n < 1 || wanted.n > 10000) throw std::logic_error("so many samples");
+    } catch (const Error&) {
+    }
+  }
+}
+
+// Reads what is asked as the service does, without a model. "/token" stands for a server that
+// wants one.
+class Reader : public serve::HttpHandler {
+ public:
+  std::optional<serve::Response> refuse(const serve::Request& request) override {
+    return serve::refuse_stranger(request, request.path == "/token" ? "a" : "");
+  }
+  void handle(serve::Request request, serve::Respond respond) override {
+    read_body(request.body);
+    respond({200, request.query});
+  }
+  void answered(int status) override { bug = bug || status == 500; }
+  const std::vector<std::pair<std::string, std::string>>& headers() const override {
+    return headers_;
+  }
+  std::atomic<bool> bug = false;
+
+ private:
+  std::vector<std::pair<std::string, std::string>> headers_;
+};
+
+// All that a client sends on one connection.
+void read_http(std::string_view bytes) {
+  static Reader reader;
+  static const serve::HttpServer server(
+      [] {
+        serve::HttpOptions options;
+        options.body = 8192;
+        options.threads = 1;
+        return options;
+      }(),
+      reader);
+  Connection connection(server.port());
+  connection.send(std::string(bytes));
+  const std::string answer = connection.finish();
+  if (reader.bug) throw std::logic_error("a request was answered with 500");
+  if (!answer.empty() && !answer.starts_with("HTTP/1.1 ")) throw std::logic_error("no HTTP");
+}
+
 }  // namespace
 
 const std::vector<FuzzTarget>& fuzz_targets() {
@@ -133,6 +207,8 @@ const std::vector<FuzzTarget>& fuzz_targets() {
       {"pickle", read_pickle},
       {"pth", read_pth},
       {"metrics", [](std::string_view b) { (void)read_metrics(as_file(b, "metrics.jsonl")); }},
+      {"body", read_body},
+      {"http", read_http},
   };
   return targets;
 }
