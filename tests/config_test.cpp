@@ -244,12 +244,14 @@ TEST(Config, BrokenTomlNamesTheLine) {
   expect_mentions(error_of("name = \"\xff\"\n"), {"my.toml:1"});
 }
 
-// Found by libFuzzer: toml++ had undefined behaviour where a letter stood in a space's place.
-TEST(Config, LettersInASpacesPlaceAreBrokenToml) {
+// Found by libFuzzer: toml++ assumed that neither happens.
+TEST(Config, LettersForSpacesAndNamesThatAreNoneAreBrokenToml) {
   for (const char* letter : {"\u00e9", "\u3042", "\ufebf"}) {
     expect_mentions(error_of(std::string("count = 1 ") + letter), {"my.toml:1"});
     expect_mentions(error_of(std::string(letter) + " = 1"), {"my.toml:1"});
+    expect_mentions(error_of("[" + std::string(letter) + "]"), {"my.toml:1"});
   }
+  expect_mentions(error_of("[=]"), {"my.toml:1"});
 }
 
 TEST(Config, ASectionIsNoValueAndAValueNoSection) {
