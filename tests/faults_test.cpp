@@ -279,7 +279,7 @@ TEST_F(Faults, ADivergenceIsExplainedAndRolledBack) {
   // The step size grows until the losses run away; the newest checkpoint then is too late.
   const std::vector<std::string> astray = {
       "--set", "train.lr=1000",     "--set", "train.warmup=100000",
-      "--set", "train.log_every=1", "--set", "train.divergence_limit=1000",
+      "--set", "train.log_every=1", "--set", "train.divergence_limit=10000",
       "--set", "train.keep=20",     "--set", "train.checkpoint_every=3"};
   auto stopping = astray;
   stopping.insert(stopping.end(), {"--on-divergence", "stop"});
