@@ -115,6 +115,7 @@ TEST(Safetensors, RefusesHostileFiles) {
       with_header(good, data + "x"),
       with_header(good, data.substr(1)),
       with_header(R"({"x":1})"),
+      with_header(R"({"x":1e999})"),  // found by libFuzzer
       with_header(R"({"x":{}})"),
       with_header(R"({"x":{"dtype":1,"shape":[2],"data_offsets":[0,8]}})", data),
       with_header(R"({"x":{"dtype":"F8_E5M2","shape":[8],"data_offsets":[0,8]}})", data),

@@ -68,6 +68,8 @@ json parse_header(const std::string& file, std::string_view text) {
     return json::parse(text, check);
   } catch (const json::parse_error& error) {
     fail("{}: the safetensors header is not valid JSON (at byte {})", file, error.byte);
+  } catch (const json::out_of_range&) {
+    fail("{}: the safetensors header has a number beyond float64", file);
   }
 }
 
