@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <fstream>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -41,6 +42,9 @@ class App {
     const auto envp = pointers(variables);
     const std::string out = (folder_.path() / "out").string();
     const std::string err = (folder_.path() / "err").string();
+    // Before the child has opened them: it may be killed sooner.
+    std::ofstream{out};
+    std::ofstream{err};
     process_ = ::fork();
     if (process_ < 0) throw std::runtime_error("cannot fork");
     if (process_ > 0) return;
