@@ -376,6 +376,20 @@ TEST(EndToEndKernel, CopiesAllInOrder) {
   EXPECT_TRUE(found.equal(expected));
 }
 
+TEST(SumsKernel, SumsEachOfManyTensors) {
+  torch::manual_seed(3);
+  std::vector<Tensor> tensors;
+  std::vector<cuda::Piece> pieces;
+  for (int64_t size = 1; size <= 130; ++size) tensors.push_back(torch::randn(size, torch::kDouble));
+  for (const auto& x : tensors) pieces.push_back({x.data_ptr(), x.numel()});
+  auto found = torch::empty({130}, torch::kDouble);
+  cuda::sums_of_pieces(cuda::Type::float64, pieces.data(), 130, found.data_ptr(), nullptr);
+  for (int64_t i = 0; i < 130; ++i) {
+    EXPECT_NEAR(found[i].item<double>(), tensors[static_cast<size_t>(i)].sum().item<double>(),
+                1e-12);
+  }
+}
+
 TEST(FirKernel, AgreesWithItsTwins) {
   torch::manual_seed(7);
   for (const int64_t channels : {5, 8}) {

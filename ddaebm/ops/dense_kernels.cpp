@@ -219,6 +219,19 @@ torch::Tensor prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,
   return gh;
 }
 
+void add_up(const std::vector<torch::Tensor*>& slopes) {
+  std::vector<torch::Tensor> parts;
+  for (const auto* slope : slopes) {
+    if (slope->defined() && slope->numel() > 1) parts.push_back(*slope);
+  }
+  if (parts.empty()) return;
+  const auto sums = gpu::sums(parts).split(1);
+  size_t next = 0;
+  for (auto* slope : slopes) {
+    if (slope->defined() && slope->numel() > 1) *slope = sums[next++];
+  }
+}
+
 PreluGradients bias_prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,
                                    const torch::Tensor& slope, const torch::Tensor& rows,
                                    int64_t table_rows) {

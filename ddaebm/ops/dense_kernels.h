@@ -1,6 +1,7 @@
 #pragma once
 
 #include <utility>
+#include <vector>
 
 #include <torch/types.h>
 
@@ -26,6 +27,10 @@ torch::Tensor bias_prelu(torch::Tensor& h, const torch::Tensor& table, const tor
 // gh = gy prelu'(h).
 torch::Tensor prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,
                              const torch::Tensor& slope);
+
+// A slope's gradient comes in parts [P], whose sum it is. This makes it [1] for all of them in one
+// go; what is undefined stays so.
+void add_up(const std::vector<torch::Tensor*>& slopes);
 
 // The same with the gradients of the table, sums of gh, and of the slope, sum gy min(h, 0).
 struct PreluGradients {

@@ -77,6 +77,8 @@ kernels::NormPreluGradients norm_prelu_backward(const torch::Tensor& gy,
                                                 const torch::Tensor& shift,
                                                 const torch::Tensor& slope);
 
+// The sum of each of tensors [n] of one type, [count].
+torch::Tensor sums(const std::vector<torch::Tensor>& flat);
 // Of tensors [n] of one type, copied end to end in another.
 torch::Tensor end_to_end(const std::vector<torch::Tensor>& flat, torch::ScalarType type);
 

@@ -86,9 +86,15 @@ cuda::Dense dense(const Tensor& h, const Tensor& rows, int64_t table_rows,
           table_rows, rows.defined() ? rows.data_ptr<int64_t>() : nullptr};
 }
 
-// A place for the sums of each block, which together are a slope's gradient [1].
+// A place for the sums of each block, which together are a slope's gradient.
 Tensor slope_sums(const Tensor& h) {
   return torch::empty({cuda::dense_blocks(h.size(1))}, h.options());
+}
+
+std::vector<cuda::Piece> pieces_of(const std::vector<Tensor>& flat) {
+  std::vector<cuda::Piece> pieces;
+  for (const auto& x : flat) pieces.push_back({x.data_ptr(), x.numel()});
+  return pieces;
 }
 
 cuda::Image shape_of(const Tensor& x) {
@@ -248,7 +254,7 @@ kernels::PreluGradients bias_prelu_backward(const Tensor& gy, const Tensor& h, c
   cuda::bias_prelu_backward(dense(h, rows, table_rows), gy.data_ptr(), h.data_ptr(),
                             slope.data_ptr(), gh.data_ptr(), table.data_ptr(), sums.data_ptr(),
                             stream());
-  return {gh, table, sums.sum(0, /*keepdim=*/true)};
+  return {gh, table, sums};
 }
 
 kernels::PreluGradients bias_prelu_tangent(Tensor& u, const Tensor& weight, const Tensor& table,
@@ -262,7 +268,7 @@ kernels::PreluGradients bias_prelu_tangent(Tensor& u, const Tensor& weight, cons
   cuda::bias_prelu_tangent(dense(u, rows, table.size(0), table), u.data_ptr(), weight.data_ptr(),
                            given(h), given(slope), dy.data_ptr(), g_table.data_ptr(), given(sums),
                            stream());
-  return {u, g_table, bent ? sums.sum(0, /*keepdim=*/true) : Tensor()};
+  return {u, g_table, bent ? sums : Tensor()};
 }
 
 Tensor sum_rows(const Tensor& g, const Tensor& rows, int64_t table_rows) {
@@ -297,17 +303,23 @@ kernels::NormPreluGradients norm_prelu_backward(const Tensor& gy, const Tensor& 
       dense(normalised, {}, 0), {scale.data_ptr(), shift.data_ptr(), nullptr, nullptr, 0.0, 0.0},
       gy.data_ptr(), normalised.data_ptr(), inverse_deviation.data_ptr(), slope.data_ptr(),
       gh.data_ptr(), g_scale.data_ptr(), g_shift.data_ptr(), sums.data_ptr(), stream());
-  return {gh, g_scale, g_shift, sums.sum(0, /*keepdim=*/true)};
+  return {gh, g_scale, g_shift, sums};
+}
+
+Tensor sums(const std::vector<Tensor>& flat) {
+  const c10::cuda::CUDAGuard guard(flat[0].device());
+  const auto pieces = pieces_of(flat);
+  const auto count = static_cast<int64_t>(pieces.size());
+  auto out = torch::empty({count}, flat[0].options());
+  cuda::sums_of_pieces(type_of(out), pieces.data(), count, out.data_ptr(), stream());
+  return out;
 }
 
 Tensor end_to_end(const std::vector<Tensor>& flat, torch::ScalarType type) {
   const c10::cuda::CUDAGuard guard(flat[0].device());
-  std::vector<cuda::Piece> pieces;
+  const auto pieces = pieces_of(flat);
   int64_t size = 0;
-  for (const auto& x : flat) {
-    pieces.push_back({x.data_ptr(), x.numel()});
-    size += x.numel();
-  }
+  for (const auto& piece : pieces) size += piece.count;
   auto out = torch::empty({size}, flat[0].options().dtype(type));
   cuda::end_to_end(type_of(flat[0]), pieces.data(), static_cast<int64_t>(pieces.size()),
                    type_of(out), out.data_ptr(), stream());

@@ -156,9 +156,13 @@ Tensor backward_pass(const std::vector<Layer>& chain, Tensor g, bool input_wante
 }
 
 // The time branch's gradients follow from those of the bias table that it made.
-variable_list all_gradients(const Passes& passes, const std::vector<Gradients>& main) {
+variable_list all_gradients(const Passes& passes, std::vector<Gradients>& main) {
   std::vector<Gradients> time;
   backward_pass(passes.time, main[passes.x_branch].table, /*input_wanted=*/false, &time);
+  std::vector<Tensor*> slopes;
+  for (Gradients& g : main) slopes.push_back(&g.slope);
+  for (Gradients& g : time) slopes.push_back(&g.slope);
+  kernels::add_up(slopes);
   return in_order(passes, time, main);
 }
 

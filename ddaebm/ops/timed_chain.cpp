@@ -91,6 +91,9 @@ struct Evaluate : Function<Evaluate> {
       if (parameters) found.weight = kernels::product(g.t(), x);
       if (i > 0 || ctx->needs_input_grad(0)) g = kernels::product(g, l.weight);
     }
+    std::vector<Tensor*> slopes;
+    for (TimedDense& found : gradients) slopes.push_back(&found.slope);
+    kernels::add_up(slopes);
     variable_list all = {ctx->needs_input_grad(0) ? g : Tensor()};
     if (parameters) for_parameters(gradients, [&](Tensor& found) { all.push_back(found); });
     all.resize(next);  // as many as forward was given: x, the parameters, and Call

@@ -1,5 +1,6 @@
 #include "ddaebm/train/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -18,6 +19,10 @@ std::vector<NamedTensor> parameters_of(Method& method, const Player& player) {
       if (item.key().rfind(network + ".", 0) == 0) found.push_back({item.key(), item.value()});
     }
   }
+  // A PReLU's slope is one number: it would shift all that follow it in memory by four bytes, and
+  // matrices that do not begin at a multiple of sixteen are multiplied at half the speed.
+  std::stable_partition(found.begin(), found.end(),
+                        [](const NamedTensor& p) { return p.tensor.numel() % 4 == 0; });
   return found;
 }
 

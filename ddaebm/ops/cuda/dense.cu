@@ -8,9 +8,9 @@
 namespace ddaebm::ops::cuda {
 namespace {
 
-constexpr int kColumns = 32;  // that a block takes, with all of their rows
-constexpr int kRows = 16;     // of threads
-constexpr int kAtOnce = 4;    // rows of the bias table that sums are made for at once
+constexpr int kColumns = 8;  // that a block takes, with all of their rows: 32 bytes of each
+constexpr int kRows = 64;    // of threads
+constexpr int kAtOnce = 4;   // rows of the bias table that sums are made for at once
 
 template <class T>
 __device__ inline T prelu(T h, T slope) {
@@ -48,23 +48,44 @@ struct Tile {
     return static_cast<const T*>(dense.table)[table_row(i) * dense.columns + column];
   }
   // Over the column's threads, given to all of them.
-  __device__ T sum(T mine) const {
-    DDAEBM_SHARED(T, all, kRows * kColumns);
+  template <int K>
+  __device__ void sum(T (&mine)[K]) const {
+    DDAEBM_SHARED(T, all, K * kRows * kColumns / 32);
     __syncthreads();
-    all[threadIdx.x] = mine;
-    __syncthreads();
-    T total = 0;
+    const int in_column = static_cast<int>(threadIdx.x) % kColumns;
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) total += all[r * kColumns + threadIdx.x % kColumns];
-    return total;
+    for (int k = 0; k < K; ++k) {
+      T of_warp = mine[k];
+#pragma unroll
+      for (int far = kColumns; far < 32; far *= 2) {
+        of_warp += __shfl_xor_sync(0xffffffffU, of_warp, far);
+      }
+      if (threadIdx.x % 32 < kColumns) {
+        all[(static_cast<int>(threadIdx.x) / 32 * K + k) * kColumns + in_column] = of_warp;
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      mine[k] = 0;
+#pragma unroll
+      for (int warp = 0; warp < kRows * kColumns / 32; ++warp) {
+        mine[k] += all[(warp * K + k) * kColumns + in_column];
+      }
+    }
+  }
+  __device__ T sum(T mine) const {
+    T one[1] = {mine};
+    sum(one);
+    return one[0];
   }
   // Over the block's columns too, written by one thread.
   __device__ void write_block_sum(T mine, T* out) const {
-    const T of_column = sum(active ? mine : T(0));
-    if (row != 0) return;
-    T total = of_column;
+    T total = sum(active ? mine : T(0));
 #pragma unroll
-    for (int far = 16; far > 0; far /= 2) total += __shfl_down_sync(0xffffffffU, total, far);
+    for (int far = kColumns / 2; far > 0; far /= 2) {
+      total += __shfl_xor_sync(0xffffffffU, total, far);
+    }
     if (threadIdx.x == 0) out[blockIdx.x] = total;
   }
   // Sums of value(row, position), over the input rows of each row of the bias table.
@@ -78,11 +99,12 @@ struct Tile {
 #pragma unroll
         for (int k = 0; k < kAtOnce; ++k) sums[k] += which == k ? v : T(0);
       });
+      sum(sums);
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) {
-        if (first + k >= dense.table_rows) break;
-        const T total = sum(sums[k]);
-        if (active && row == 0) out[(first + k) * dense.columns + column] = total;
+        if (active && row == k && first + k < dense.table_rows) {
+          out[(first + k) * dense.columns + column] = sums[k];
+        }
       }
     }
   }
@@ -198,25 +220,23 @@ __global__ void norm_prelu_backward_kernel(Dense dense, BatchNorm norm, const T*
   const T scale = static_cast<const T*>(norm.scale)[c];
   const T shift = static_cast<const T*>(norm.shift)[c];
   T of_slope = 0;
-  T of_scale = 0;
-  T of_shift = 0;
+  T sums[2] = {};  // of the scale, of the shift
   const auto of_u = [&](int64_t at) { return h[at] * scale + shift > T(0) ? g[at] : g[at] * a; };
   tile.for_rows([&](int64_t, int64_t at) {
     const T gu = of_u(at);
     of_slope += g[at] * below_zero(h[at] * scale + shift);
-    of_shift += gu;
-    of_scale += gu * h[at];
+    sums[0] += gu * h[at];
+    sums[1] += gu;
   });
-  const T all_scale = tile.sum(of_scale);
-  const T all_shift = tile.sum(of_shift);
+  tile.sum(sums);
   const T share = T(1) / static_cast<T>(dense.rows);
   const T factor = scale * inverse[c];
   tile.for_rows([&](int64_t, int64_t at) {
-    gh[at] = (of_u(at) - share * (all_shift + h[at] * all_scale)) * factor;
+    gh[at] = (of_u(at) - share * (sums[1] + h[at] * sums[0])) * factor;
   });
   if (tile.active && tile.row == 0) {
-    g_scale[c] = all_scale;
-    g_shift[c] = all_shift;
+    g_scale[c] = sums[0];
+    g_shift[c] = sums[1];
   }
   tile.write_block_sum(of_slope, g_slope);
 }

@@ -1,4 +1,4 @@
-// Many tensors copied end to end into one, in its type.
+// Many tensors copied end to end into one, in its type, or summed up each.
 
 #include <algorithm>
 
@@ -60,7 +60,41 @@ void copy(const Piece* pieces, int64_t count, To* out, Stream stream) {
   }
 }
 
+struct Summands {
+  Piece pieces[kTensors];
+};
+
+// A warp a tensor.
+template <class T>
+__global__ void sums_kernel(Summands all, T* out) {
+  const Piece& piece = all.pieces[blockIdx.x];
+  const T* from = static_cast<const T*>(piece.from);
+  T sum = 0;
+  for (int64_t i = threadIdx.x; i < piece.count; i += 32) sum += from[i];
+#pragma unroll
+  for (int far = 16; far > 0; far /= 2) sum += __shfl_xor_sync(0xffffffffU, sum, far);
+  if (threadIdx.x == 0) out[blockIdx.x] = sum;
+}
+
+template <class T>
+void sum_up(const Piece* pieces, int64_t count, T* out, Stream stream) {
+  for (int64_t first = 0; first < count; first += kTensors) {
+    const int64_t now = std::min<int64_t>(kTensors, count - first);
+    Summands all = {};
+    std::copy_n(pieces + first, now, all.pieces);
+    launch(sums_kernel<T>, {static_cast<unsigned>(now), 32}, stream, all, out + first);
+  }
+}
+
 }  // namespace
+
+void sums_of_pieces(Type type, const Piece* pieces, int64_t count, void* out, Stream stream) {
+  if (type == Type::float64) {
+    sum_up(pieces, count, static_cast<double*>(out), stream);
+  } else {
+    sum_up(pieces, count, static_cast<float*>(out), stream);
+  }
+}
 
 void end_to_end(Type from, const Piece* pieces, int64_t count, Type to, void* out, Stream stream) {
   with_type(from, [&](auto in_type) {

@@ -123,6 +123,8 @@ struct Piece {
   int64_t count;
 };
 void end_to_end(Type from, const Piece* pieces, int64_t count, Type to, void* out, Stream stream);
+// The sum of each, [count], for float32 and float64.
+void sums_of_pieces(Type type, const Piece* pieces, int64_t count, void* out, Stream stream);
 
 struct Adam {
   Type type;  // float32 or float64
