@@ -18,7 +18,7 @@ namespace ddaebm::app {
 namespace {
 
 struct Options {
-  std::string data, out, device = "cpu", budget;
+  std::string data, out, device = "cpu", budget, base = "ddaebm";
   std::vector<std::string> methods, variants, changes;
   int64_t seeds = 1;
 };
@@ -73,7 +73,7 @@ Contestant variant(const std::string& text, const Options& o) {
   std::vector<std::string> changes;
   std::istringstream words(text.substr(colon + 1));
   for (std::string word; words >> word;) changes.push_back(word);
-  return {text.substr(0, colon), settings_of("ddaebm", o, changes)};
+  return {text.substr(0, colon), settings_of(o.base, o, changes)};
 }
 
 void read_budget(const std::string& text, CompareOptions& options) {
@@ -134,6 +134,10 @@ void add_compare(CLI::App& app) {
                    "DDAEBM with other settings: 'no latent: game.latent=false'")
       ->take_all()
       ->allow_extra_args(false);
+  command
+      ->add_option("--variants-of", o->base,
+                   "The method, preset or settings file that variants change")
+      ->capture_default_str();
   command->add_option("--budget", o->budget,
                       "Iterations each, or minutes each such as 5m; default each preset's own");
   command->add_option("--seeds", o->seeds, "How many seeds each, for mean and spread")
@@ -150,7 +154,8 @@ void add_compare(CLI::App& app) {
       "Examples:\n"
       "  ddaebm compare pinwheel --methods ddaebm,vera,ddgan --budget 20000 --seeds 3\n"
       "  ddaebm compare mnist --methods mle,ddaebm --budget 10m --device cuda\n"
-      "  ddaebm compare 25gaussians --variant 'T 1: diffusion.steps=1' --variant 'T 4:'");
+      "  ddaebm compare 25gaussians --variant 'T 1: diffusion.steps=1' --variant 'T 4:'\n"
+      "  ddaebm compare pinwheel --variants-of vera --variant 'less: game.gamma=0.01'");
   command->callback([o] { run(*o); });
 }
 

@@ -48,6 +48,16 @@ TEST_F(Compare, TrainsEachWithEachSeedAndShowsThem) {
   EXPECT_NE(figure.find("data:image/png;base64,"), std::string::npos);
 }
 
+TEST_F(Compare, VariesAnyMethodThatIsNamed) {
+  const auto result =
+      run_app(command({"--variants-of", "dsm", "--variant",
+                       "wide: score.sigma=0.3 net.energy_hidden=[8]", "--budget", "4"}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const std::string config = read_file(out() / "wide" / "seed-0" / "config.toml");
+  EXPECT_NE(config.find("method = \"dsm\""), std::string::npos) << config;
+  EXPECT_NE(config.find("sigma = 0.3"), std::string::npos) << config;
+}
+
 TEST_F(Compare, KeepsWhatIsFinished) {
   const std::vector<std::string> once = {"--variant", "small: net.trunk=[8]", "--budget", "4"};
   ASSERT_EQ(run_app(command(once)).code, 0);
