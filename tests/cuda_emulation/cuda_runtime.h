@@ -9,6 +9,8 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -98,6 +100,25 @@ T* shared(size_t count) {
   return reinterpret_cast<T*>(block->shared.data());
 }
 
+// The same with every access checked: what a GPU would answer with an illegal access, or not at
+// all.
+template <class T>
+class SharedArray {
+ public:
+  explicit SharedArray(size_t count) : first_(shared<T>(count)), count_(count) {}
+  T& operator[](size_t i) const {
+    if (i >= count_) {
+      std::fprintf(stderr, "element %zu of %zu in shared memory\n", i, count_);
+      std::abort();
+    }
+    return first_[i];
+  }
+
+ private:
+  T* first_;
+  size_t count_;
+};
+
 inline void run(dim3 grid, unsigned threads, unsigned blocks, size_t shared,
                 const std::function<void()>& kernel) {
   Cluster team(blocks, threads, shared);
@@ -124,7 +145,7 @@ inline void run(dim3 grid, unsigned threads, unsigned blocks, size_t shared,
 
 }  // namespace emulation
 
-#define DDAEBM_SHARED(type, name, count) type* name = emulation::shared<type>(count)
+#define DDAEBM_SHARED(type, name, count) const emulation::SharedArray<type> name(count)
 #define DDAEBM_SHARED_LAUNCHED(type, name) type* name = emulation::shared<type>(0)
 
 inline void __syncthreads() { emulation::block->all.arrive_and_wait(); }

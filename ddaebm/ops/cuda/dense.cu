@@ -10,7 +10,8 @@ namespace {
 
 constexpr int kColumns = 8;  // that a block takes, with all of their rows: 32 bytes of each
 constexpr int kRows = 64;    // of threads
-constexpr int kAtOnce = 4;   // rows of the bias table that sums are made for at once
+constexpr int kWarps = kRows * kColumns / 32;
+constexpr int kAtOnce = 4;  // rows of the bias table that sums are made for at once
 
 template <class T>
 __device__ inline T prelu(T h, T slope) {
@@ -50,7 +51,7 @@ struct Tile {
   // Over the column's threads, given to all of them.
   template <int K>
   __device__ void sum(T (&mine)[K]) const {
-    DDAEBM_SHARED(T, all, K * kRows * kColumns / 32);
+    DDAEBM_SHARED(T, all, K * kWarps * kColumns);
     __syncthreads();
     const int in_column = static_cast<int>(threadIdx.x) % kColumns;
 #pragma unroll
@@ -69,7 +70,7 @@ struct Tile {
     for (int k = 0; k < K; ++k) {
       mine[k] = 0;
 #pragma unroll
-      for (int warp = 0; warp < kRows * kColumns / 32; ++warp) {
+      for (int warp = 0; warp < kWarps; ++warp) {
         mine[k] += all[(warp * K + k) * kColumns + in_column];
       }
     }
