@@ -224,6 +224,11 @@ void ConfigFile::fill(const Fields& fields) const {
           if (section) {
             fail("{}: '{}' is a section; set its keys under [{}]", place(node), key, key);
           }
+          if (const auto gone = fields.retired().find(key); gone != fields.retired().end()) {
+            if (node.value<double>() == gone->second) continue;
+            fail("{}: '{}' is no longer a setting, and {} the only value that is still read",
+                 place(node), key, gone->second);
+          }
           if (field == list.end()) {
             const std::string guess = nearest(key, fields);
             fail("{}: unknown setting '{}'{}", place(node), key,

@@ -4,6 +4,7 @@
 #include <functional>
 #include <initializer_list>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -67,11 +68,16 @@ class Fields {
     settings.visit(*this);
     prefix_ = outer;
   }
+  // A number that was a setting once. Files of older runs have it, and may as long as it is the one
+  // at which it did nothing.
+  void retired(const char* name, double neutral) { retired_[prefix_ + name] = neutral; }
   const std::vector<Field>& list() const { return list_; }
+  const std::map<std::string, double>& retired() const { return retired_; }
 
  private:
   std::string prefix_;
   std::vector<Field> list_;
+  std::map<std::string, double> retired_;
 };
 
 // A settings file and what `--set key=value` changes in it. Values keep the place they came from,

@@ -262,8 +262,7 @@ TEST(Energies, DataAreMadeAgainByOneStep) {
   random.restart(Random::kInitial, 0);
   Noise noise = toy.method->draw(x0, random);
   noise.t = torch::zeros_like(noise.t);
-  const auto it = toy.method->play(x0, torch::zeros({}, kDoubles), noise,
-                                   [](size_t, const torch::Tensor&, bool) {});
+  const auto it = toy.method->play(x0, noise, [](size_t, const torch::Tensor&, bool) {});
   EXPECT_TRUE(torch::allclose(fakes, it.fake));
   const Schedule schedule{ScheduleConfig{}};
   EXPECT_TRUE(torch::allclose(

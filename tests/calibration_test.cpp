@@ -87,10 +87,9 @@ class KnownGame {
     const auto x0 = random.normal({rows, 2}, kDouble);
     const Noise noise = method->draw(x0, random);
     torch::Tensor found;
-    method->play(x0, torch::zeros({}, kDouble), noise,
-                 [&](size_t player, const torch::Tensor& loss, bool) {
-                   if (player == 0) found = torch::autograd::grad({loss}, {parameter})[0];
-                 });
+    method->play(x0, noise, [&](size_t player, const torch::Tensor& loss, bool) {
+      if (player == 0) found = torch::autograd::grad({loss}, {parameter})[0];
+    });
     return found;
   }
   std::shared_ptr<ExactEnergy> energy;

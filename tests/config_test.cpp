@@ -28,6 +28,7 @@ struct Inner {
     f("share", share, between(0, 1), "bounded on both sides");
     f("part", part, Bounds{.low = 0, .high = 2, .low_is_allowed = false}, "without its lower end");
     f("on", on, "a switch");
+    f.retired("spread", 0.5);
     f("widths", widths, at_least(1), "a list");
   }
 };
@@ -180,6 +181,16 @@ TEST(Config, AnUnknownKeyNamesItsPlaceAndTheNearestKey) {
   const std::string far = error_of("zzzzzzzz = 1\n");
   expect_mentions(far, {"my.toml:1", "'zzzzzzzz'", "ddaebm settings"});
   EXPECT_EQ(far.find("did you mean"), std::string::npos) << far;
+}
+
+TEST(Config, ARetiredSettingIsReadWhereItDidNothing) {
+  EXPECT_TRUE(read("[part]\nspread = 0.5\non = true\n").part.on);
+  EXPECT_EQ(error_of("[part]\nspread = 0.7\n"),
+            "my.toml:2: 'part.spread' is no longer a setting, and 0.5 the only value that is still "
+            "read");
+  expect_mentions(error_of("", {"part.spread=off"}), {"'part.spread' is no longer a setting"});
+  All all;
+  EXPECT_EQ(to_toml(all.fields()).find("spread"), std::string::npos);
 }
 
 TEST(Config, AWrongTypeSaysWhatIsWanted) {

@@ -4,6 +4,7 @@
 #include <ostream>
 
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/types.h>
 
 #include "ddaebm/ops/adam.h"
@@ -374,6 +375,72 @@ TEST(EndToEndKernel, CopiesAllInOrder) {
   cuda::end_to_end(cuda::Type::bfloat16, pieces.data(), static_cast<int64_t>(pieces.size()),
                    cuda::Type::float32, found.data_ptr(), nullptr);
   EXPECT_TRUE(found.equal(expected));
+}
+
+// A chain as time branches have it, the last layer a part of a wider matrix and without PReLU.
+TEST(FewRowsKernels, AgreeWithLayerByLayer) {
+  torch::manual_seed(4);
+  const auto randn = [](at::IntArrayRef shape) { return torch::randn(shape, torch::kDouble); };
+  const std::vector<int64_t> widths = {5, 16, 33, 70};
+  const int64_t rows = 4;
+  cuda::FewRows chain = {};
+  chain.type = cuda::Type::float64;
+  chain.rows = rows;
+  chain.layers = 3;
+  std::vector<Tensor> weights, biases, slopes, h, y = {randn({rows, widths[0]})};
+  std::vector<Tensor> g, g_weight, g_bias, g_slope;
+  for (size_t i = 0; i < 3; ++i) {
+    const bool last = i == 2;
+    const int64_t in = widths[i];
+    const int64_t out = widths[i + 1];
+    weights.push_back(last ? randn({out, in + 7}).slice(1, 7) : randn({out, in}));
+    biases.push_back(randn({1, out}));
+    slopes.push_back(torch::full({1}, 0.2, torch::kDouble));
+    h.push_back(torch::empty({rows, out}, torch::kDouble));
+    y.push_back(torch::empty_like(h[i]));
+    g.push_back(torch::empty_like(h[i]));
+    g_weight.push_back(torch::empty({out, in}, torch::kDouble));
+    g_bias.push_back(torch::empty_like(biases[i]));
+    g_slope.push_back(torch::empty_like(slopes[i]));
+    chain.layer[i] = {static_cast<int>(in),
+                      static_cast<int>(out),
+                      static_cast<int>(weights[i].stride(0)),
+                      weights[i].data_ptr(),
+                      biases[i].data_ptr(),
+                      last ? nullptr : slopes[i].data_ptr(),
+                      y[i].data_ptr(),
+                      last ? nullptr : h[i].data_ptr(),
+                      y[i + 1].data_ptr(),
+                      g[i].data_ptr(),
+                      g_weight[i].data_ptr(),
+                      g_bias[i].data_ptr(),
+                      last ? nullptr : g_slope[i].data_ptr()};
+  }
+  cuda::few_rows_forward(chain, nullptr);
+  const auto given = randn({rows, widths[3]});
+  cuda::few_rows_backward(chain, given.data_ptr(), nullptr);
+
+  std::vector<Tensor> leaves;
+  auto x = y[0];
+  for (size_t i = 0; i < 3; ++i) {
+    for (auto* tensor : {&weights[i], &biases[i], &slopes[i]}) {
+      leaves.push_back(tensor->detach().clone().requires_grad_());
+    }
+    const size_t at = leaves.size();
+    x = at::linear(x, leaves[at - 3], leaves[at - 2].squeeze(0));
+    if (i < 2) {
+      expect_close(h[i], x.detach(), 1e-13, "h");
+      x = at::prelu(x, leaves[at - 1]);
+    }
+    expect_close(y[i + 1], x.detach(), 1e-13, "y");
+  }
+  leaves.pop_back();  // the last layer has no slope
+  const auto expected = torch::autograd::grad({x}, leaves, {given});
+  for (size_t i = 0; i < 3; ++i) {
+    expect_close(g_weight[i], expected[3 * i], 1e-12, "weight");
+    expect_close(g_bias[i], expected[3 * i + 1], 1e-12, "bias");
+    if (i < 2) expect_close(g_slope[i], expected[3 * i + 2], 1e-12, "slope");
+  }
 }
 
 TEST(SumsKernel, SumsEachOfManyTensors) {

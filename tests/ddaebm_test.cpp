@@ -56,12 +56,10 @@ struct Game {
     noise.z = random.normal({kBatch, latent}, kDouble);
     noise.eps_fake = random.normal(x0.sizes(), kDouble);
     noise.eps_encoder = random.normal({kBatch, latent}, kDouble);
-    noise.surround = 0.3 * random.normal(x0.sizes(), kDouble);
   }
 
-  Iteration play(double progress = 0) {
-    return method.play(x0, torch::full({}, progress, kDouble), noise,
-                       [](size_t, const torch::Tensor&, bool) {});
+  Iteration play() {
+    return method.play(x0, noise, [](size_t, const torch::Tensor&, bool) {});
   }
   Steps at() const { return process.at(noise.t, 2); }
   torch::Tensor energy(const torch::Tensor& x) { return nets.energy->forward(x, noise.t); }
@@ -340,20 +338,6 @@ TEST(Game, ReverseWeightScalesL2) {
       "sum");
 }
 
-TEST(Game, GammaFallsGeometricallyOverTheRun) {
-  const Iteration full = Game().play();
-  GameConfig config;
-  config.gamma_decay = 0.01;
-  Game game(config);
-  expect_same(game.play(0).penalty, full.penalty, "start");
-  expect_same(game.play(0.5).penalty, 0.1 * full.penalty, "middle");
-  const Iteration end = game.play(1);
-  expect_same(end.penalty, 0.01 * full.penalty, "end");
-  expect_same(end.energy_loss, full.energy_loss - 0.99 * full.penalty, "the energy's loss");
-  expect_same_generator_update(end, full);
-  expect_same(Game().play(1).penalty, full.penalty, "no decay by default");
-}
-
 TEST(Game, GammaZeroIsNoPenalty) {
   const Iteration full = Game().play();
   GameConfig config;
@@ -375,21 +359,6 @@ TEST(Game, ThePenaltyMayLeaveLogQOut) {
   expect_same(it.penalty, 0.01 * slope.square().sum(1).mean(), "penalty");
   const Iteration full = Game().play();
   EXPECT_GT(std::abs(value(it.penalty - full.penalty)), 1e-6);
-  expect_same_generator_update(it, full);
-}
-
-TEST(Game, GeneratedPointsMayBePenalisedToo) {
-  const Iteration full = Game().play();
-  GameConfig config;
-  config.fake_penalty = 0.5;
-  Game game(config);
-  const Iteration it = game.play();
-  const auto x = it.fake.detach().requires_grad_();
-  const auto slope =
-      torch::autograd::grad({game.energy(x).sum()}, {x})[0] + game.at().grad_log_q(it.x_next, x);
-  const auto extra = 0.5 * 0.02 * 0.5 * slope.square().sum(1).mean();
-  expect_same(it.penalty, full.penalty + extra, "penalty");
-  expect_same(it.energy_loss, full.energy_loss + extra, "the energy's loss");
   expect_same_generator_update(it, full);
 }
 
@@ -415,38 +384,6 @@ TEST(Game, EnergyL2HoldsTheLevelOfE) {
                   0.3 * (full.energy_real.square().mean() + full.energy_fake.square().mean()),
               "the energy's loss");
   expect_same_generator_update(it, full);
-}
-
-TEST(Game, PointsAroundTheDataAreHeldDown) {
-  const Iteration full = Game().play();
-  GameConfig config;
-  config.surround_weight = 0.4;
-  Game game(config);
-  const Iteration it = game.play();
-  const auto around = game.energy(it.x_t + game.noise.surround);
-  expect_same(it.energy_loss, full.energy_loss + 0.4 * (around.mean() - full.energy_real.mean()),
-              "the energy's loss");
-  expect_same_generator_update(it, full);
-}
-
-TEST(Game, SurroundingPointsLieWithinTheirDistances) {
-  Game plain;
-  Random random(torch::kCPU, 1);
-  EXPECT_FALSE(plain.method.draw(plain.x0, random).surround.defined());
-  GameConfig config;
-  config.surround_weight = 1;
-  config.surround_std_min = 0.5;
-  config.surround_std_max = 2.0;
-  Game game(config);
-  const auto x0 = torch::zeros({20000, 2}, kDouble);
-  const auto surround = game.method.draw(x0, random).surround;
-  ASSERT_EQ(surround.sizes(), x0.sizes());
-  // The deviation s is log-uniform: E s^2 = (max^2 - min^2) / (2 log(max / min)).
-  EXPECT_NEAR(value(surround.square().mean()), (4 - 0.25) / (2 * std::log(4.0)), 0.05);
-  config.surround_std_max = 0.5;
-  Game fixed(config);
-  const auto equal = fixed.method.draw(x0, random).surround;
-  EXPECT_NEAR(value(equal.std()), 0.5, 0.01);
 }
 
 TEST(Game, NoiseAtT0TouchesThoseRowsOnly) {
@@ -495,7 +432,7 @@ TEST(Game, AReferenceAddsItsGaussianToE) {
 TEST(Game, EachLossMovesItsOwnPlayerOnly) {
   Game game;
   std::vector<size_t> order;
-  game.method.play(game.x0, torch::zeros({}, kDouble), game.noise,
+  game.method.play(game.x0, game.noise,
                    [&](size_t player, const torch::Tensor& loss, bool /*last*/) {
                      order.push_back(player);
                      if (player == 0) {
@@ -518,7 +455,6 @@ TEST(Game, PlaysInAnyDimensionAndNumberOfSteps) {
     for (const int64_t T : {1, 2, 8}) {
       SCOPED_TRACE(std::to_string(dimension) + " columns, " + std::to_string(T) + " steps");
       GameConfig config;
-      config.surround_weight = 0.1;
       config.reference_std = 1;
       Game game(config, dimension, T);
       Optimizer optimizer(game.method, {});
@@ -605,15 +541,13 @@ TEST(Game, StepReportsTheLossesUnderTheirNames) {
 TEST(Game, GradientsAreFiniteDifferences) {
   GameConfig config;
   config.gamma = 0.5;
-  config.fake_penalty = 0.3;
   config.energy_l2 = 0.1;
-  config.surround_weight = 0.2;
   config.reference_std = 1.2;
   config.lambda_w = 0.6;
   config.lambda_w_mid = 0.2;
   Game game(config);
   const auto losses = [&] {
-    const Iteration it = game.play(0.5);
+    const Iteration it = game.play();
     return std::vector<torch::Tensor>{it.energy_loss, it.generator_loss};
   };
   const std::vector<torch::nn::Module*> networks = {

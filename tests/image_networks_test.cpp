@@ -336,7 +336,7 @@ Played play(const torch::TensorOptions& options, const ImageNetConfig& net, int6
     noise.z = like_z();
     noise.eps_fake = like_x();
     noise.eps_encoder = like_z();
-    const auto it = method->play(x0.to(options), torch::zeros({}, options), noise, update);
+    const auto it = method->play(x0.to(options), noise, update);
     played.losses.push_back(it.energy_loss.item<double>());
     played.losses.push_back(it.generator_loss.item<double>());
     played.losses.push_back(it.energy_real.mean().item<double>());

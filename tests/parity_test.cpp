@@ -216,7 +216,6 @@ void run_step(const StepCase& c) {
     const std::string prefix = "noise." + std::to_string(step) + ".";
     const Noise noise{tensor("t"),          tensor(prefix + "eps_t"),    tensor(prefix + "eps_tp1"),
                       tensor(prefix + "z"), tensor(prefix + "eps_post"), tensor(prefix + "eps_enc"),
-                      /*surround=*/{},
                       /*origin=*/{}};
     optimizer.set_iteration(step, c.steps);
     // The authors' code reconstructs x_0 from the encoder's latent even where no loss uses it.
@@ -236,7 +235,7 @@ void run_step(const StepCase& c) {
       }
       optimizer.update(player, loss, last);
     };
-    const Iteration it = c.method.play(x0, torch::zeros({}, options), noise, update);
+    const Iteration it = c.method.play(x0, noise, update);
     if (step != 0) continue;
     const Steps at = c.process.at(noise.t, x0.dim());
     const std::map<std::string, torch::Tensor> outputs = {

@@ -149,7 +149,7 @@ TEST(Training, StoppedAfterEveryStepItEndsInTheSameBits) {
   const Workshop shop;
   shop.train("whole");
   const std::vector<std::string> also_cosine = {"train.schedule=cosine", "train.warmup=3",
-                                                "game.gamma_decay=0.1", "train.beta1=0.5"};
+                                                "train.beta1=0.5"};
   shop.train("whole-cosine", also_cosine);
   for (const bool cosine : {false, true}) {
     const std::string name = cosine ? "pieces-cosine" : "pieces";

@@ -87,13 +87,6 @@ Noise Ddaebm::draw(const torch::Tensor& x0, Random& random) const {
   noise.z = like_z();
   noise.eps_fake = like_x();
   noise.eps_encoder = like_z();
-  if (game_.surround_weight > 0) {
-    const double ratio = game_.surround_std_max / game_.surround_std_min;
-    auto shape = std::vector<int64_t>(static_cast<size_t>(x0.dim()), 1);
-    shape[0] = n;
-    noise.surround =
-        like_x() * game_.surround_std_min * torch::pow(ratio, random.uniform(shape, options_));
-  }
   if (game_.first_share > 0) {
     const auto first = random.uniform({n}, options_) < game_.first_share;
     noise.t = noise.t.masked_fill(first, 0);
@@ -106,8 +99,7 @@ Noise Noise::slice(int64_t first, int64_t last) const {
   const auto cut = [&](const torch::Tensor& all) {
     return all.defined() ? all.slice(0, first, last) : all;
   };
-  return {cut(t),        cut(eps_t),       cut(eps_next), cut(z),
-          cut(eps_fake), cut(eps_encoder), cut(surround), cut(origin)};
+  return {cut(t), cut(eps_t), cut(eps_next), cut(z), cut(eps_fake), cut(eps_encoder), cut(origin)};
 }
 
 Iteration Ddaebm::diffuse(const torch::Tensor& x0, const Steps& at, const Noise& noise) {
@@ -135,76 +127,46 @@ void Ddaebm::generate(Iteration& it, const Steps& at, const Noise& noise, bool r
   if (reverse) it.x0_reconstruction = guesses.back();
 }
 
-Iteration Ddaebm::play(const torch::Tensor& x0, const torch::Tensor& progress, const Noise& noise,
-                       const Update& update) {
+Iteration Ddaebm::play(const torch::Tensor& x0, const Noise& noise, const Update& update) {
   const Steps at = process_.at(noise.t, x0.dim());
   Iteration it = diffuse(x0, at, noise);
   // E of the data need not wait for generated points.
   ops::Beside beside(x0.device(), [&] { judge_real(it, at, noise); });
   generate(it, at, noise, /*reconstruct=*/true);
   beside.join();
-  energy_loss(it, at, noise, progress);
+  energy_loss(it, at, noise);
   update(kEnergy, it.energy_loss, /*last=*/true);
   generator_loss(it, at, noise);
   update(kGenerator, it.generator_loss, /*last=*/true);
   return it;
 }
 
-ops::ValueAndGradient Ddaebm::penalised(const Iteration& it, const torch::Tensor& x,
-                                        const torch::Tensor& t, const Steps& at) {
-  auto [e, gradient] = energy_and_gradient(x, t, at);
-  if (game_.penalty_log_q) gradient = gradient + at.grad_log_q(it.x_next, x);
-  return {e, gradient};
-}
-
 void Ddaebm::judge_real(Iteration& it, const Steps& at, const Noise& noise) {
   if (game_.calibrate || game_.gamma == 0) return;  // then real and generated points go together
-  auto [e, gradient] = penalised(it, it.x_t, noise.t, at);
+  auto [e, gradient] = energy_and_gradient(it.x_t, noise.t, at);
   it.energy_real = e;
-  it.penalty_gradient = gradient;
+  it.penalty_gradient =
+      game_.penalty_log_q ? gradient + at.grad_log_q(it.x_next, it.x_t) : gradient;
 }
 
 // Maximisation in E, eq. 22, with the gradient penalty, eq. 23.
-void Ddaebm::energy_loss(Iteration& it, const Steps& at, const Noise& noise,
-                         const torch::Tensor& progress) {
+void Ddaebm::energy_loss(Iteration& it, const Steps& at, const Noise& noise) {
   if (game_.calibrate) {
     origin_loss(it, noise);
     return;
   }
   const auto& t = noise.t;
   const auto fake = it.fake.detach();
-  const bool penalty = game_.gamma > 0;
-  const bool fake_penalty = penalty && game_.fake_penalty > 0;
-  torch::Tensor fake_gradient;
-  if (fake_penalty) {
-    auto [e, gradient] = penalised(it, fake, t, at);
-    it.energy_fake = e;
-    fake_gradient = gradient;
-  } else if (penalty) {
+  if (game_.gamma > 0) {
     it.energy_fake = energy(fake, t, at);
+    it.penalty = 0.5 * game_.gamma * sum_event(it.penalty_gradient.square()).mean();
   } else {
     const auto both = nets_.energy->forward(torch::cat({it.x_t, fake}), t.repeat(2)).chunk(2);
     it.energy_real = with_reference(both[0], it.x_t, at);
     it.energy_fake = with_reference(both[1], fake, at);
+    it.penalty = torch::zeros({}, options_);
   }
-  it.energy_loss = game_.fake_weight * it.energy_fake.mean() - it.energy_real.mean();
-
-  it.penalty = torch::zeros({}, options_);
-  if (penalty) {
-    const auto gamma = game_.gamma * torch::pow(game_.gamma_decay, progress);
-    auto squares = sum_event(it.penalty_gradient.square()).mean();
-    if (fake_penalty) {
-      squares = squares + game_.fake_penalty * sum_event(fake_gradient.square()).mean();
-    }
-    it.penalty = 0.5 * gamma * squares;
-    it.energy_loss = it.energy_loss + it.penalty;
-  }
-  if (game_.surround_weight > 0) {
-    // Generated points stay near the data, so nothing in the game holds E down around it.
-    const auto around = energy(it.x_t + noise.surround, t, at);
-    it.energy_loss =
-        it.energy_loss + game_.surround_weight * (around.mean() - it.energy_real.mean());
-  }
+  it.energy_loss = game_.fake_weight * it.energy_fake.mean() - it.energy_real.mean() + it.penalty;
   if (game_.energy_l2 > 0) {
     // The game sees differences of E only; this holds its level, and its scale from running away.
     it.energy_loss = it.energy_loss + game_.energy_l2 * (it.energy_real.square().mean() +
@@ -291,11 +253,11 @@ torch::Tensor Ddaebm::losses(const Iteration& it) const {
       .detach();
 }
 
-torch::Tensor Ddaebm::step(const torch::Tensor& x0, const torch::Tensor& progress, Random& random,
-                           const Update& update) {
+torch::Tensor Ddaebm::step(const torch::Tensor& x0, const torch::Tensor& /*progress*/,
+                           Random& random, const Update& update) {
   const Noise noise = draw(x0, random);
   const int64_t n = x0.size(0);
-  if (micro_batch == 0 || micro_batch >= n) return losses(play(x0, progress, noise, update));
+  if (micro_batch == 0 || micro_batch >= n) return losses(play(x0, noise, update));
 
   // Part by part: all of the energy's update, then all of the generator's. What the parts share is
   // the noise; each generates its points twice, which is what the memory saved costs.
@@ -315,7 +277,7 @@ torch::Tensor Ddaebm::step(const torch::Tensor& x0, const torch::Tensor& progres
       const torch::NoGradGuard no_grad;
       generate(it, at, part, /*reconstruct=*/false);
     }
-    energy_loss(it, at, part, progress);
+    energy_loss(it, at, part);
     update(kEnergy, it.energy_loss * share, last);
     // The numbers stay, the graph goes.
     for (auto* tensor : {&it.energy_loss, &it.penalty, &it.energy_real, &it.energy_fake}) {

@@ -32,14 +32,9 @@ struct GameConfig {
   double origin_std = 1.5;
   int64_t proposals = 1;
   double gamma = 0.02;
-  double gamma_decay = 1.0;
-  double fake_penalty = 0.0;
   bool penalty_log_q = true;
   double fake_weight = 1.0;
   double energy_l2 = 0.0;
-  double surround_weight = 0.0;
-  double surround_std_min = 0.1;
-  double surround_std_max = 1.0;
   bool noise_at_t0 = false;
   double reference_std = 0.0;
   double denoise = 0.0;
@@ -70,22 +65,19 @@ struct GameConfig {
       "calibrated: standard deviation of the Gaussian that the last step's E is measured against");
     f("proposals", proposals, between(1, 1000),
       "calibrated: points that a step of sampling proposes a sample, chosen among by E; 1: none");
-    f("gamma", gamma, at_least(0), "weight of the gradient penalty at the start");
-    f("gamma_decay", gamma_decay, more_than(0),
-      "what has become of gamma at the end, as a factor; geometric in between");
-    f("fake_penalty", fake_penalty, at_least(0),
-      "penalty on generated points, as a share of gamma");
+    f("gamma", gamma, at_least(0), "weight of the gradient penalty");
     f("penalty_log_q", penalty_log_q, "whether the penalty includes log q(x_{t+1} | x_t)");
     f("fake_weight", fake_weight, at_least(0), "weight of generated points in the energy's loss");
     f("energy_l2", energy_l2, at_least(0), "weight of E squared on real and generated points");
-    f("surround_weight", surround_weight, at_least(0),
-      "weight of points around the data, where E is to be low");
-    f("surround_std_min", surround_std_min, more_than(0), "least distance of those points");
-    f("surround_std_max", surround_std_max, more_than(0), "greatest; log-uniform in between");
     f("noise_at_t0", noise_at_t0, "whether generated x_0 get the posterior's noise");
     f("reference_std", reference_std, at_least(0),
       "standard deviation of a Gaussian reference in E; 0: none");
     f("denoise", denoise, at_least(0), "eta of a last step of sampling, x + eta dE(x, 0)/dx");
+    f.retired("gamma_decay", 1);
+    f.retired("fake_penalty", 0);
+    f.retired("surround_weight", 0);
+    f.retired("surround_std_min", 0.1);
+    f.retired("surround_std_max", 1);
   }
 };
 
@@ -97,7 +89,6 @@ struct Noise {
   torch::Tensor z;            // the prior's latent, [N, latent]
   torch::Tensor eps_fake;     // posterior sample of the generated x_t
   torch::Tensor eps_encoder;  // the encoder's latent of the real pair, [N, latent]
-  torch::Tensor surround;     // x_t -> a point around it; undefined unless asked for
   torch::Tensor origin;       // points of the known Gaussian; undefined unless E is calibrated
 
   // Those of data first .. last - 1.
@@ -109,7 +100,7 @@ struct Iteration {
   torch::Tensor x_t, x_next;               // the real pair
   torch::Tensor x0_guess, fake;            // G(x_{t+1}, z, t), and x_t drawn from it
   torch::Tensor energy_real, energy_fake;  // E before its update, [N]
-  torch::Tensor penalty_gradient;          // what gamma penalises, [N, ...]
+  torch::Tensor penalty_gradient;          // of E(x, t) + log q(x_{t+1} | x) at x_t, [N, ...]
   torch::Tensor penalty, energy_loss;
   Gaussian code;  // q_psi of the real pair; undefined where nothing needs it
   torch::Tensor x0_reconstruction;
@@ -135,8 +126,7 @@ class Ddaebm : public Method {
   torch::Tensor regenerated(const torch::Tensor& x, Random& random) override;
 
   // The game with every draw supplied.
-  Iteration play(const torch::Tensor& x0, const torch::Tensor& progress, const Noise& noise,
-                 const Update& update);
+  Iteration play(const torch::Tensor& x0, const Noise& noise, const Update& update);
   Noise draw(const torch::Tensor& x0, Random& random) const;
   // x_T, ..., x_0 of n samples.
   std::vector<torch::Tensor> sample_path(int64_t n, Random& random) override;
@@ -149,16 +139,12 @@ class Ddaebm : public Method {
   // The same and its gradient in x, both differentiable in E's parameters.
   ops::ValueAndGradient energy_and_gradient(const torch::Tensor& x, const torch::Tensor& t,
                                             const Steps& at);
-  // E, and the gradient that the penalty holds down, of E(x, t) + log q(x_{t+1} | x) in x.
-  ops::ValueAndGradient penalised(const Iteration& it, const torch::Tensor& x,
-                                  const torch::Tensor& t, const Steps& at);
   // In turn: the real pair (x_t, x_{t+1}); what E makes of x_t; what the generator makes of
   // x_{t+1}, the reconstruction where it will be asked for.
   static Iteration diffuse(const torch::Tensor& x0, const Steps& at, const Noise& noise);
   void judge_real(Iteration& it, const Steps& at, const Noise& noise);
   void generate(Iteration& it, const Steps& at, const Noise& noise, bool reconstruct);
-  void energy_loss(Iteration& it, const Steps& at, const Noise& noise,
-                   const torch::Tensor& progress);
+  void energy_loss(Iteration& it, const Steps& at, const Noise& noise);
   void generator_loss(Iteration& it, const Steps& at, const Noise& noise);
   // Calibration: E and F, the log-density of generated points, both at the same x, each [N].
   struct Densities {

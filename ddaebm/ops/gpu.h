@@ -77,6 +77,10 @@ kernels::NormPreluGradients norm_prelu_backward(const torch::Tensor& gy,
                                                 const torch::Tensor& shift,
                                                 const torch::Tensor& slope);
 
+torch::Tensor chain_forward(std::vector<kernels::ChainLayer>& chain, const torch::Tensor& x);
+std::vector<kernels::ChainGradients> chain_backward(const std::vector<kernels::ChainLayer>& chain,
+                                                    const torch::Tensor& g);
+
 // The sum of each of tensors [n] of one type, [count].
 torch::Tensor sums(const std::vector<torch::Tensor>& flat);
 // Of tensors [n] of one type, copied end to end in another.

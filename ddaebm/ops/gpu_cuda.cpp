@@ -91,6 +91,28 @@ Tensor slope_sums(const Tensor& h) {
   return torch::empty({cuda::dense_blocks(h.size(1))}, h.options());
 }
 
+// What both passes of a chain are told; its layers have their x and h.
+cuda::FewRows few_rows(const std::vector<kernels::ChainLayer>& chain) {
+  cuda::FewRows all = {};
+  all.type = type_of(chain[0].x);
+  all.rows = static_cast<int>(chain[0].x.size(0));
+  all.layers = static_cast<int>(chain.size());
+  for (size_t i = 0; i < chain.size(); ++i) {
+    const auto& l = chain[i];
+    auto& to = all.layer[i];
+    to.in = static_cast<int>(l.weight.size(1));
+    to.out = static_cast<int>(l.weight.size(0));
+    to.weight_stride = static_cast<int>(l.weight.stride(0));
+    to.weight = l.weight.data_ptr();
+    to.bias = l.bias.data_ptr();
+    to.x = l.x.data_ptr();
+    if (!l.slope.defined()) continue;
+    to.slope = l.slope.data_ptr();
+    to.h = l.h.data_ptr();
+  }
+  return all;
+}
+
 std::vector<cuda::Piece> pieces_of(const std::vector<Tensor>& flat) {
   std::vector<cuda::Piece> pieces;
   for (const auto& x : flat) pieces.push_back({x.data_ptr(), x.numel()});
@@ -304,6 +326,42 @@ kernels::NormPreluGradients norm_prelu_backward(const Tensor& gy, const Tensor& 
       gy.data_ptr(), normalised.data_ptr(), inverse_deviation.data_ptr(), slope.data_ptr(),
       gh.data_ptr(), g_scale.data_ptr(), g_shift.data_ptr(), sums.data_ptr(), stream());
   return {gh, g_scale, g_shift, sums};
+}
+
+Tensor chain_forward(std::vector<kernels::ChainLayer>& chain, const Tensor& x) {
+  const c10::cuda::CUDAGuard guard(x.device());
+  std::vector<Tensor> outputs;
+  for (auto& l : chain) {
+    l.x = outputs.empty() ? x.contiguous() : outputs.back();
+    outputs.push_back(torch::empty({x.size(0), l.weight.size(0)}, x.options()));
+    if (l.slope.defined()) l.h = torch::empty_like(outputs.back());
+  }
+  auto all = few_rows(chain);
+  for (size_t i = 0; i < chain.size(); ++i) all.layer[i].y = outputs[i].data_ptr();
+  cuda::few_rows_forward(all, stream());
+  return outputs.back();
+}
+
+std::vector<kernels::ChainGradients> chain_backward(const std::vector<kernels::ChainLayer>& chain,
+                                                    const Tensor& g) {
+  const c10::cuda::CUDAGuard guard(g.device());
+  auto all = few_rows(chain);
+  std::vector<kernels::ChainGradients> found;
+  std::vector<Tensor> kept;
+  for (size_t i = 0; i < chain.size(); ++i) {
+    const auto& l = chain[i];
+    auto& to = all.layer[i];
+    kept.push_back(torch::empty({g.size(0), l.weight.size(0)}, g.options()));
+    found.push_back({torch::empty({l.weight.size(0), l.weight.size(1)}, g.options()),
+                     torch::empty_like(l.bias),
+                     l.slope.defined() ? torch::empty_like(l.slope) : Tensor()});
+    to.g = kept.back().data_ptr();
+    to.g_weight = found.back().weight.data_ptr();
+    to.g_bias = found.back().bias.data_ptr();
+    if (l.slope.defined()) to.g_slope = found.back().slope.data_ptr();
+  }
+  cuda::few_rows_backward(all, g.contiguous().data_ptr(), stream());
+  return found;
 }
 
 Tensor sums(const std::vector<Tensor>& flat) {

@@ -65,6 +65,11 @@ kernels::NormPreluGradients norm_prelu_backward(const torch::Tensor&, const torc
                                                 const torch::Tensor&, const torch::Tensor&) {
   missing();
 }
+torch::Tensor chain_forward(std::vector<kernels::ChainLayer>&, const torch::Tensor&) { missing(); }
+std::vector<kernels::ChainGradients> chain_backward(const std::vector<kernels::ChainLayer>&,
+                                                    const torch::Tensor&) {
+  missing();
+}
 torch::Tensor sums(const std::vector<torch::Tensor>&) { missing(); }
 torch::Tensor end_to_end(const std::vector<torch::Tensor>&, torch::ScalarType) { missing(); }
 void adam(torch::Tensor&, const torch::Tensor&, torch::Tensor&, torch::Tensor&, torch::Tensor&,

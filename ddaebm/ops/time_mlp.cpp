@@ -98,6 +98,24 @@ Tensor forward_pass(std::vector<Layer>& chain, Tensor x) {
   return x;
 }
 
+std::vector<kernels::ChainLayer> as_chain(const std::vector<Layer>& layers) {
+  std::vector<kernels::ChainLayer> chain;
+  for (const Layer& l : layers) chain.push_back({l.weight, l.table, l.slope, l.x, l.h});
+  return chain;
+}
+
+// The same as forward_pass for the time branch, whose rows are few.
+Tensor time_pass(std::vector<Layer>& layers, const Tensor& embeddings) {
+  auto chain = as_chain(layers);
+  if (!kernels::is_short_work(chain, embeddings)) return forward_pass(layers, embeddings);
+  auto table = kernels::chain_forward(chain, embeddings);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    layers[i].x = chain[i].x;
+    layers[i].h = chain[i].h;
+  }
+  return table;
+}
+
 c10::intrusive_ptr<Passes> start(const Call& call) {
   const TimeMlpParts& net = call.net;
   auto passes = c10::make_intrusive<Passes>();
@@ -113,7 +131,7 @@ c10::intrusive_ptr<Passes> start(const Call& call) {
   of_time.table = first.table;
   passes->time.push_back(of_time);
   first.weight = first.weight.slice(1, 0, of_x);
-  first.table = forward_pass(passes->time, net.embeddings);
+  first.table = time_pass(passes->time, net.embeddings);
   first.rows = call.t;
   return passes;
 }
@@ -155,10 +173,21 @@ Tensor backward_pass(const std::vector<Layer>& chain, Tensor g, bool input_wante
   return g;
 }
 
-// The time branch's gradients follow from those of the bias table that it made.
+// Of the time branch, from those of the bias table that it made.
+std::vector<Gradients> time_gradients(const std::vector<Layer>& layers, const Tensor& of_table) {
+  std::vector<Gradients> gradients;
+  if (const auto chain = as_chain(layers); kernels::is_short_work(chain, chain[0].x)) {
+    for (auto& g : kernels::chain_backward(chain, of_table)) {
+      gradients.push_back({g.weight, g.bias, g.slope, {}, {}});
+    }
+  } else {
+    backward_pass(layers, of_table, /*input_wanted=*/false, &gradients);
+  }
+  return gradients;
+}
+
 variable_list all_gradients(const Passes& passes, std::vector<Gradients>& main) {
-  std::vector<Gradients> time;
-  backward_pass(passes.time, main[passes.x_branch].table, /*input_wanted=*/false, &time);
+  auto time = time_gradients(passes.time, main[passes.x_branch].table);
   std::vector<Tensor*> slopes;
   for (Gradients& g : main) slopes.push_back(&g.slope);
   for (Gradients& g : time) slopes.push_back(&g.slope);

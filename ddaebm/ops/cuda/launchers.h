@@ -117,6 +117,26 @@ void norm_prelu_backward(const Dense& dense, const BatchNorm& norm, const void* 
                          const void* inverse, const void* slope, void* gh, void* g_scale,
                          void* g_shift, void* g_slope, Stream stream);
 
+// A chain of dense layers, y = prelu(x W^T + bias), for a few rows, float32 or float64. Without a
+// PReLU slope and h are null. The backward pass reads x and h, writes the rest.
+struct FewRowsLayer {
+  int in, out;
+  int weight_stride;  // from row to row
+  const void *weight, *bias, *slope;
+  const void* x;                      // [rows, in]: y of the layer before
+  void *h, *y;                        // [rows, out]
+  void* g;                            // the gradient of h, or of y where there is no PReLU
+  void *g_weight, *g_bias, *g_slope;  // [out, in], [out], [1]
+};
+struct FewRows {
+  static constexpr int kMostLayers = 8;
+  Type type;
+  int rows, layers;
+  FewRowsLayer layer[kMostLayers];
+};
+void few_rows_forward(const FewRows& chain, Stream stream);
+void few_rows_backward(const FewRows& chain, const void* g, Stream stream);
+
 // Tensors of one type copied end to end into `out`, in its type.
 struct Piece {
   const void* from;
