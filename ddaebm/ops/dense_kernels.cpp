@@ -316,25 +316,6 @@ torch::Tensor sum_rows(const torch::Tensor& g, const torch::Tensor& rows, int64_
   return sums;
 }
 
-bool is_short_work(const std::vector<ChainLayer>& chain, const torch::Tensor& x) {
-  constexpr int64_t kRows = 32;
-  constexpr int64_t kWeights = 50000;  // as much as one block of threads does in some microseconds
-  constexpr size_t kLayers = 8;        // as in cuda/launchers.h
-  int64_t weights = 0;
-  for (const auto& l : chain) weights += l.weight.numel();
-  return gpu::takes(x) && x.scalar_type() != torch::kBFloat16 && x.size(0) <= kRows &&
-         weights <= kWeights && chain.size() <= kLayers;
-}
-
-torch::Tensor chain_forward(std::vector<ChainLayer>& chain, const torch::Tensor& x) {
-  return gpu::chain_forward(chain, x);
-}
-
-std::vector<ChainGradients> chain_backward(const std::vector<ChainLayer>& chain,
-                                           const torch::Tensor& g) {
-  return gpu::chain_backward(chain, g);
-}
-
 std::pair<torch::Tensor, torch::Tensor> bias_norm_prelu(torch::Tensor& h,
                                                         const torch::Tensor& table,
                                                         const torch::Tensor& rows,

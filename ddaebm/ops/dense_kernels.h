@@ -51,22 +51,6 @@ PreluGradients bias_prelu_tangent(torch::Tensor& u, const torch::Tensor& weight,
 // Sum of the rows of g that used each row of the table: [B, C].
 torch::Tensor sum_rows(const torch::Tensor& g, const torch::Tensor& rows, int64_t table_rows);
 
-// A chain of layers without norms, y = prelu(x W^T + bias), or without PReLU where `slope` is
-// undefined; x and h, what enters the PReLU, are for the backward pass.
-struct ChainLayer {
-  torch::Tensor weight, bias, slope;  // [C, K], [1, C], [1]
-  torch::Tensor x, h;                 // [N, K], [N, C]
-};
-struct ChainGradients {
-  torch::Tensor weight, bias, slope;
-};
-// Whether a GPU does the whole chain in one kernel: few rows and layers, small ones.
-bool is_short_work(const std::vector<ChainLayer>& chain, const torch::Tensor& x);
-// Only then: the chain's output, and the gradients of its parameters.
-torch::Tensor chain_forward(std::vector<ChainLayer>& chain, const torch::Tensor& x);
-std::vector<ChainGradients> chain_backward(const std::vector<ChainLayer>& chain,
-                                           const torch::Tensor& g);
-
 // h += bias; normalises h in place by its columns' statistics; returns prelu(scale h + shift) and
 // one over the columns' deviation [C]. Moves the running statistics.
 struct NormParts {

@@ -77,9 +77,21 @@ kernels::NormPreluGradients norm_prelu_backward(const torch::Tensor& gy,
                                                 const torch::Tensor& shift,
                                                 const torch::Tensor& slope);
 
-torch::Tensor chain_forward(std::vector<kernels::ChainLayer>& chain, const torch::Tensor& x);
-std::vector<kernels::ChainGradients> chain_backward(const std::vector<kernels::ChainLayer>& chain,
-                                                    const torch::Tensor& g);
+// A chain of layers without norms, y = prelu(x W^T + bias), or without PReLU where `slope` is
+// undefined, in one kernel; x and h, what enters the PReLU, are for the backward pass.
+struct ChainLayer {
+  torch::Tensor weight, bias, slope;  // [C, K], [1, C], [1]
+  torch::Tensor x, h;                 // [N, K], [N, C]
+};
+struct ChainGradients {
+  torch::Tensor weight, bias, slope;
+};
+// Whether that pays: few rows, and few and small layers.
+bool takes_chain(const std::vector<ChainLayer>& chain, const torch::Tensor& x);
+// The chain's output, and the gradients of its parameters.
+torch::Tensor chain_forward(std::vector<ChainLayer>& chain, const torch::Tensor& x);
+std::vector<ChainGradients> chain_backward(const std::vector<ChainLayer>& chain,
+                                           const torch::Tensor& g);
 
 // The sum of each of tensors [n] of one type, [count].
 torch::Tensor sums(const std::vector<torch::Tensor>& flat);

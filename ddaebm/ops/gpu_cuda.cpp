@@ -92,7 +92,7 @@ Tensor slope_sums(const Tensor& h) {
 }
 
 // What both passes of a chain are told; its layers have their x and h.
-cuda::FewRows few_rows(const std::vector<kernels::ChainLayer>& chain) {
+cuda::FewRows few_rows(const std::vector<ChainLayer>& chain) {
   cuda::FewRows all = {};
   all.type = type_of(chain[0].x);
   all.rows = static_cast<int>(chain[0].x.size(0));
@@ -328,7 +328,16 @@ kernels::NormPreluGradients norm_prelu_backward(const Tensor& gy, const Tensor& 
   return {gh, g_scale, g_shift, sums};
 }
 
-Tensor chain_forward(std::vector<kernels::ChainLayer>& chain, const Tensor& x) {
+bool takes_chain(const std::vector<ChainLayer>& chain, const Tensor& x) {
+  constexpr int64_t kRows = 32;
+  constexpr int64_t kWeights = 50000;  // as much as one block of threads does in some microseconds
+  int64_t weights = 0;
+  for (const auto& l : chain) weights += l.weight.numel();
+  return takes(x) && x.scalar_type() != torch::kBFloat16 && x.size(0) <= kRows &&
+         weights <= kWeights && chain.size() <= cuda::FewRows::kMostLayers;
+}
+
+Tensor chain_forward(std::vector<ChainLayer>& chain, const Tensor& x) {
   const c10::cuda::CUDAGuard guard(x.device());
   std::vector<Tensor> outputs;
   for (auto& l : chain) {
@@ -342,11 +351,10 @@ Tensor chain_forward(std::vector<kernels::ChainLayer>& chain, const Tensor& x) {
   return outputs.back();
 }
 
-std::vector<kernels::ChainGradients> chain_backward(const std::vector<kernels::ChainLayer>& chain,
-                                                    const Tensor& g) {
+std::vector<ChainGradients> chain_backward(const std::vector<ChainLayer>& chain, const Tensor& g) {
   const c10::cuda::CUDAGuard guard(g.device());
   auto all = few_rows(chain);
-  std::vector<kernels::ChainGradients> found;
+  std::vector<ChainGradients> found;
   std::vector<Tensor> kept;
   for (size_t i = 0; i < chain.size(); ++i) {
     const auto& l = chain[i];

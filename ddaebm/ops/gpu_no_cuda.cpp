@@ -65,9 +65,9 @@ kernels::NormPreluGradients norm_prelu_backward(const torch::Tensor&, const torc
                                                 const torch::Tensor&, const torch::Tensor&) {
   missing();
 }
-torch::Tensor chain_forward(std::vector<kernels::ChainLayer>&, const torch::Tensor&) { missing(); }
-std::vector<kernels::ChainGradients> chain_backward(const std::vector<kernels::ChainLayer>&,
-                                                    const torch::Tensor&) {
+bool takes_chain(const std::vector<ChainLayer>&, const torch::Tensor&) { return false; }
+torch::Tensor chain_forward(std::vector<ChainLayer>&, const torch::Tensor&) { missing(); }
+std::vector<ChainGradients> chain_backward(const std::vector<ChainLayer>&, const torch::Tensor&) {
   missing();
 }
 torch::Tensor sums(const std::vector<torch::Tensor>&) { missing(); }

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "ddaebm/ops/dense_kernels.h"
+#include "ddaebm/ops/gpu.h"
 
 namespace ddaebm::ops {
 namespace {
@@ -98,8 +99,8 @@ Tensor forward_pass(std::vector<Layer>& chain, Tensor x) {
   return x;
 }
 
-std::vector<kernels::ChainLayer> as_chain(const std::vector<Layer>& layers) {
-  std::vector<kernels::ChainLayer> chain;
+std::vector<gpu::ChainLayer> as_chain(const std::vector<Layer>& layers) {
+  std::vector<gpu::ChainLayer> chain;
   for (const Layer& l : layers) chain.push_back({l.weight, l.table, l.slope, l.x, l.h});
   return chain;
 }
@@ -107,8 +108,8 @@ std::vector<kernels::ChainLayer> as_chain(const std::vector<Layer>& layers) {
 // The same as forward_pass for the time branch, whose rows are few.
 Tensor time_pass(std::vector<Layer>& layers, const Tensor& embeddings) {
   auto chain = as_chain(layers);
-  if (!kernels::is_short_work(chain, embeddings)) return forward_pass(layers, embeddings);
-  auto table = kernels::chain_forward(chain, embeddings);
+  if (!gpu::takes_chain(chain, embeddings)) return forward_pass(layers, embeddings);
+  auto table = gpu::chain_forward(chain, embeddings);
   for (size_t i = 0; i < layers.size(); ++i) {
     layers[i].x = chain[i].x;
     layers[i].h = chain[i].h;
@@ -176,8 +177,8 @@ Tensor backward_pass(const std::vector<Layer>& chain, Tensor g, bool input_wante
 // Of the time branch, from those of the bias table that it made.
 std::vector<Gradients> time_gradients(const std::vector<Layer>& layers, const Tensor& of_table) {
   std::vector<Gradients> gradients;
-  if (const auto chain = as_chain(layers); kernels::is_short_work(chain, chain[0].x)) {
-    for (auto& g : kernels::chain_backward(chain, of_table)) {
+  if (const auto chain = as_chain(layers); gpu::takes_chain(chain, chain[0].x)) {
+    for (auto& g : gpu::chain_backward(chain, of_table)) {
       gradients.push_back({g.weight, g.bias, g.slope, {}, {}});
     }
   } else {

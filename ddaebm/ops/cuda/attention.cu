@@ -9,13 +9,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
-template <class A>
-__device__ A over_warp(A sum) {
-#pragma unroll
-  for (int far = 16; far > 0; far /= 2) sum += __shfl_xor_sync(0xffffffffU, sum, far);
-  return sum;
-}
-
 // Rows are read three times, from the cache after the first.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)

@@ -251,13 +251,11 @@ const T* as(const void* p) {
   return static_cast<const T*>(p);
 }
 
-// Calls f(T()) for float32 and float64.
+// Calls f(T()) for the type of the layer, if it has anything.
 template <class F>
 void dispatch(const Dense& dense, const F& f) {
   if (dense.columns == 0) return;
-  if (dense.type == Type::float32) f(float());
-  if (dense.type == Type::float64) f(double());
-  if (dense.type == Type::bfloat16) throw std::runtime_error("dense layers: no bfloat16");
+  with_real_type(dense.type, f);
 }
 
 // How many blocks share the rows, where nothing is summed over them.

@@ -71,8 +71,7 @@ __global__ void sums_kernel(Summands all, T* out) {
   const T* from = static_cast<const T*>(piece.from);
   T sum = 0;
   for (int64_t i = threadIdx.x; i < piece.count; i += 32) sum += from[i];
-#pragma unroll
-  for (int far = 16; far > 0; far /= 2) sum += __shfl_xor_sync(0xffffffffU, sum, far);
+  sum = over_warp(sum);
   if (threadIdx.x == 0) out[blockIdx.x] = sum;
 }
 
@@ -89,11 +88,8 @@ void sum_up(const Piece* pieces, int64_t count, T* out, Stream stream) {
 }  // namespace
 
 void sums_of_pieces(Type type, const Piece* pieces, int64_t count, void* out, Stream stream) {
-  if (type == Type::float64) {
-    sum_up(pieces, count, static_cast<double*>(out), stream);
-  } else {
-    sum_up(pieces, count, static_cast<float*>(out), stream);
-  }
+  with_real_type(
+      type, [&](auto real) { sum_up(pieces, count, static_cast<decltype(real)*>(out), stream); });
 }
 
 void end_to_end(Type from, const Piece* pieces, int64_t count, Type to, void* out, Stream stream) {

@@ -46,8 +46,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(FewRows chain) {
 template <class T>
 __device__ T block_sum(T mine) {
   DDAEBM_SHARED(T, of_warp, kThreads / 32);
-#pragma unroll
-  for (int far = 16; far > 0; far /= 2) mine += __shfl_xor_sync(0xffffffffU, mine, far);
+  mine = over_warp(mine);
   __syncthreads();
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = mine;
   __syncthreads();
@@ -105,21 +104,16 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(FewRows chain, const
 }  // namespace
 
 void few_rows_forward(const FewRows& chain, Stream stream) {
-  const Grid grid{dim3(1), kThreads};
-  if (chain.type == Type::float64) {
-    launch(forward_kernel<double>, grid, stream, chain);
-  } else {
-    launch(forward_kernel<float>, grid, stream, chain);
-  }
+  with_real_type(chain.type, [&](auto real) {
+    launch(forward_kernel<decltype(real)>, {dim3(1), kThreads}, stream, chain);
+  });
 }
 
 void few_rows_backward(const FewRows& chain, const void* g, Stream stream) {
-  const Grid grid{dim3(1), kThreads};
-  if (chain.type == Type::float64) {
-    launch(backward_kernel<double>, grid, stream, chain, static_cast<const double*>(g));
-  } else {
-    launch(backward_kernel<float>, grid, stream, chain, static_cast<const float*>(g));
-  }
+  with_real_type(chain.type, [&](auto real) {
+    using T = decltype(real);
+    launch(backward_kernel<T>, {dim3(1), kThreads}, stream, chain, static_cast<const T*>(g));
+  });
 }
 
 }  // namespace ddaebm::ops::cuda

@@ -42,6 +42,22 @@ void with_type(Type type, const F& f) {
   if (type == Type::bfloat16) f(__nv_bfloat16());
 }
 
+// The same for float32 and float64 alone.
+template <class F>
+void with_real_type(Type type, const F& f) {
+  if (type == Type::bfloat16) throw std::runtime_error("no bfloat16 here");
+  if (type == Type::float32) f(float());
+  if (type == Type::float64) f(double());
+}
+
+// Over the threads of a warp, given to all of them.
+template <class T>
+__device__ inline T over_warp(T sum) {
+#pragma unroll
+  for (int far = 16; far > 0; far /= 2) sum += __shfl_xor_sync(0xffffffffU, sum, far);
+  return sum;
+}
+
 // A number that a template can take from an argument.
 template <int V>
 struct Constant {
