@@ -47,7 +47,7 @@ struct Rows {
   torch::Tensor x = random.normal({20, 3}, kDoubles).requires_grad_();
   torch::Tensor t = random.integers(4, {20});
 };
-struct NetworkTest : Rows, testing::TestWithParam<bool> {};
+struct NetworkTest : Rows, testing::TestWithParam<NormPlace> {};
 struct EnergyTest : Rows, testing::Test {};
 
 TEST_P(NetworkTest, FirstDerivatives) {
@@ -58,10 +58,12 @@ TEST_P(NetworkTest, FirstDerivatives) {
   expect_gradient([&] { return (time_mlp(net, x, t, true) * weight).sum(); }, inputs, random);
 }
 
-INSTANTIATE_TEST_SUITE_P(Norms, NetworkTest, testing::Bool());
+INSTANTIATE_TEST_SUITE_P(Norms, NetworkTest,
+                         testing::Values(NormPlace::none, NormPlace::before_prelu,
+                                         NormPlace::after_prelu));
 
 TEST_F(EnergyTest, GradientIsThatOfTheValue) {
-  const auto net = random_time_mlp(random, kDoubles, 3, 1, false);
+  const auto net = random_time_mlp(random, kDoubles, 3, 1, NormPlace::none);
   const auto [value, gradient] = time_mlp_and_gradient(net, x, t);
   const auto direction = random.normal({20, 3}, kDoubles);
   const auto ahead = time_mlp(net, x + 1e-7 * direction, t, true).squeeze(1);
@@ -71,7 +73,7 @@ TEST_F(EnergyTest, GradientIsThatOfTheValue) {
 }
 
 TEST_F(EnergyTest, SecondDerivatives) {
-  const auto net = random_time_mlp(random, kDoubles, 3, 1, false);
+  const auto net = random_time_mlp(random, kDoubles, 3, 1, NormPlace::none);
   auto inputs = parameters(net);
   inputs.push_back(x);
   const auto weight = random.normal({20}, kDoubles);
@@ -84,7 +86,7 @@ TEST_F(EnergyTest, SecondDerivatives) {
 
 // What is not wanted is not computed, and must not be asked for.
 TEST_F(EnergyTest, GradientsOfSomeInputs) {
-  const auto net = random_time_mlp(random, kDoubles, 3, 2, false);
+  const auto net = random_time_mlp(random, kDoubles, 3, 2, NormPlace::none);
   const auto all = parameters(net);
   const auto loss = time_mlp(net, x, t, true).square().sum();
   const auto of_x = torch::autograd::grad({loss}, {x}, {}, /*retain_graph=*/true)[0];
@@ -95,7 +97,7 @@ TEST_F(EnergyTest, GradientsOfSomeInputs) {
 }
 
 TEST_F(EnergyTest, RefusesDerivativesItDoesNotHave) {
-  const auto net = random_time_mlp(random, kDoubles, 3, 2, false);
+  const auto net = random_time_mlp(random, kDoubles, 3, 2, NormPlace::none);
   const auto sum = time_mlp(net, x, t, true).sum();
   EXPECT_THROW(torch::autograd::grad({sum}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true),
                c10::Error);

@@ -131,7 +131,8 @@ Iteration Ddaebm::play(const torch::Tensor& x0, const Noise& noise, const Update
   const Steps at = process_.at(noise.t, x0.dim());
   Iteration it = diffuse(x0, at, noise);
   // E of the data need not wait for generated points.
-  ops::Beside beside(x0.device(), [&] { judge_real(it, at, noise); });
+  ops::Beside beside(x0.device());
+  beside.run([&] { judge_real(it, at, noise); });
   generate(it, at, noise, /*reconstruct=*/true);
   beside.join();
   energy_loss(it, at, noise);
@@ -224,7 +225,8 @@ void Ddaebm::generator_loss(Iteration& it, const Steps& at, const Noise& noise) 
     const auto kl = kl_to_prior(it.code);
     it.kl_loss = (game_.lambda_scope == ImportanceScope::both ? lambda * kl : kl).mean();
   }
-  ops::Beside beside(options_.device(), [&] {
+  ops::Beside beside(options_.device());
+  beside.run([&] {
     if (!game_.posterior_term || !game_.latent) return;
     const auto q = nets_.encoder->forward(it.fake, it.x_next, noise.t);
     it.latent_loss = game_.latent_weight * latent_nll(noise.z, q).mean();

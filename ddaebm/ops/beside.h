@@ -1,23 +1,32 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include <torch/types.h>
 
 namespace ddaebm::ops {
 
 // Work that a GPU may do beside what it is given afterwards, since neither fills it; on a CPU, work
-// like any other. What autograd derives from it may run beside other work too. Tensors that both
-// sides use must live until `join`.
+// like any other. What autograd derives from it may run beside other work too.
 class Beside {
  public:
-  // Calls `work`, whose kernels wait for all that was given to the device before.
-  Beside(torch::Device device, const std::function<void()>& work);
+  // A lane's work is done in turn: whole networks in the one, in the other gradients of weights,
+  // which the backward pass that makes them does not wait for.
+  enum class Lane { networks, weights };
+  explicit Beside(torch::Device device, Lane lane = Lane::networks)
+      : device_(device), lane_(lane) {}
+
+  // Calls `work`, whose kernels wait for all that was given to the device before. Tensors of
+  // others that it reads must live until `join`: those of `kept` do.
+  void run(const std::function<void()>& work, const std::vector<torch::Tensor>& kept = {});
   // From here on the results may be used.
   void join();
 
  private:
   torch::Device device_;
+  Lane lane_;
+  std::vector<torch::Tensor> kept_;
 };
 
 }  // namespace ddaebm::ops

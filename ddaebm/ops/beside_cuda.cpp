@@ -1,9 +1,10 @@
 #include <map>
 #include <mutex>
-#include <utility>
+#include <tuple>
 
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -22,30 +23,31 @@ void allow_two_streams(Context& context) {
   }
 }
 
-// Each stream has one companion for good, so that memory that its work gave back serves its next
-// work.
-CUDAStream companion(const CUDAStream& stream) {
+CUDAStream new_stream(c10::DeviceIndex device, bool goes_first) {
+  const c10::cuda::CUDAGuard guard(device);
+  int least = 0;
+  int greatest = 0;
+  C10_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  cudaStream_t made = nullptr;
+  C10_CUDA_CHECK(
+      cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, goes_first ? greatest : least));
+  return c10::cuda::getStreamFromExternal(made, device);
+}
+
+// Each stream has one companion a lane for good, so that memory that its work gave back serves its
+// next work. LibTorch's own streams are few, and two that share one must not run side by side.
+// Others wait for networks, and nobody for weights.
+CUDAStream companion(const CUDAStream& stream, Beside::Lane lane) {
+  using Key = std::tuple<int, cudaStream_t, Beside::Lane>;
   static std::mutex mutex;
-  static std::map<std::pair<int, cudaStream_t>, CUDAStream> companions;
+  static std::map<Key, CUDAStream> companions;
   const std::lock_guard<std::mutex> lock(mutex);
-  const auto key = [](const CUDAStream& of) {
-    return std::make_pair(static_cast<int>(of.device_index()), of.stream());
-  };
-  const auto found = companions.find(key(stream));
+  const Key key(stream.device_index(), stream.stream(), lane);
+  const auto found = companions.find(key);
   if (found != companions.end()) return found->second;
   allow_two_streams(at::globalContext());
-  const auto taken = [&](const CUDAStream& candidate) {
-    if (candidate == stream || companions.count(key(candidate)) > 0) return true;
-    for (const auto& [of, other] : companions) {
-      if (other == candidate) return true;
-    }
-    return false;
-  };
-  auto candidate = c10::cuda::getStreamFromPool(/*isHighPriority=*/true, stream.device_index());
-  for (int i = 0; i < 32 && taken(candidate); ++i) {
-    candidate = c10::cuda::getStreamFromPool(/*isHighPriority=*/true, stream.device_index());
-  }
-  return companions.emplace(key(stream), candidate).first->second;
+  const auto made = new_stream(stream.device_index(), lane == Beside::Lane::networks);
+  return companions.emplace(key, made).first->second;
 }
 
 void wait(const CUDAStream& waiting, const CUDAStream& first) {
@@ -56,13 +58,14 @@ void wait(const CUDAStream& waiting, const CUDAStream& first) {
 
 }  // namespace
 
-Beside::Beside(torch::Device device, const std::function<void()>& work) : device_(device) {
-  if (!device.is_cuda()) {
+void Beside::run(const std::function<void()>& work, const std::vector<torch::Tensor>& kept) {
+  if (!device_.is_cuda()) {
     work();
     return;
   }
-  const auto stream = c10::cuda::getCurrentCUDAStream(device.index());
-  const auto side = companion(stream);
+  kept_.insert(kept_.end(), kept.begin(), kept.end());
+  const auto stream = c10::cuda::getCurrentCUDAStream(device_.index());
+  const auto side = companion(stream, lane_);
   wait(side, stream);
   const c10::cuda::CUDAStreamGuard guard(side);
   work();
@@ -71,7 +74,8 @@ Beside::Beside(torch::Device device, const std::function<void()>& work) : device
 void Beside::join() {
   if (!device_.is_cuda()) return;
   const auto stream = c10::cuda::getCurrentCUDAStream(device_.index());
-  wait(stream, companion(stream));
+  wait(stream, companion(stream, lane_));
+  kept_.clear();
 }
 
 }  // namespace ddaebm::ops

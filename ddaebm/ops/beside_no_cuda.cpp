@@ -2,7 +2,7 @@
 
 namespace ddaebm::ops {
 
-Beside::Beside(torch::Device device, const std::function<void()>& work) : device_(device) {
+void Beside::run(const std::function<void()>& work, const std::vector<torch::Tensor>& /*kept*/) {
   work();
 }
 void Beside::join() {}

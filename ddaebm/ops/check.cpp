@@ -69,7 +69,7 @@ std::vector<torch::Tensor> with_gradients(std::vector<torch::Tensor> outputs,
 }
 
 CheckResult check_network(const torch::TensorOptions& options, double allowed, const char* type,
-                          bool norm) {
+                          NormPlace norm) {
   Random random(options.device());
   const auto net = random_time_mlp(random, options, 3, 2, norm);
   const Batch batch(random, options, 3, 2);
@@ -78,7 +78,7 @@ CheckResult check_network(const torch::TensorOptions& options, double allowed, c
     auto all = with_gradients({y}, (y * batch.of_output).sum(), batch, net);
     for (const auto* part : {&net.x_branch, &net.trunk}) {
       for (const Dense& layer : *part) {
-        if (!norm || !layer.norm.scale.defined()) continue;
+        if (!layer.norm.scale.defined()) continue;
         all.insert(all.end(),
                    {layer.norm.running_mean.clone(), layer.norm.running_variance.clone()});
         layer.norm.running_mean.zero_();
@@ -87,14 +87,17 @@ CheckResult check_network(const torch::TensorOptions& options, double allowed, c
     }
     return all;
   };
-  return {fmt::format("time_mlp{}, {}", norm ? " with norms" : "", type),
+  const char* norms = norm == NormPlace::none           ? ""
+                      : norm == NormPlace::before_prelu ? " with norms"
+                                                        : " with norms behind PReLUs";
+  return {fmt::format("time_mlp{}, {}", norms, type),
           difference(run(time_mlp), run(reference::time_mlp)), allowed};
 }
 
 CheckResult check_network_and_gradient(const torch::TensorOptions& options, double allowed,
                                        const char* type) {
   Random random(options.device());
-  const auto net = random_time_mlp(random, options, 3, 1, /*norm=*/false);
+  const auto net = random_time_mlp(random, options, 3, 1, NormPlace::none);
   const Batch batch(random, options, 3, 1);
   const auto run = [&](auto network) {
     const auto [value, gradient] = network(net, batch.x, batch.t);
@@ -255,7 +258,7 @@ CheckResult check_image(const ImageCheck& check, const torch::TensorOptions& opt
 }  // namespace
 
 TimeMlpParts random_time_mlp(Random& random, const torch::TensorOptions& options, int64_t in,
-                             int64_t out, bool norm) {
+                             int64_t out, NormPlace norm) {
   const auto parameter = [&](at::IntArrayRef shape, double scale, double mean) {
     return (mean + scale * random.normal(shape, options)).requires_grad_();
   };
@@ -281,9 +284,10 @@ TimeMlpParts random_time_mlp(Random& random, const torch::TensorOptions& options
     return layers;
   };
   TimeMlpParts net;
-  net.x_branch = chain(in, {5, 4}, norm);
+  net.x_branch = chain(in, {5, 4}, norm != NormPlace::none);
   net.t_branch = chain(6, {7, 3}, false);
-  net.trunk = chain(7, {37, 19, out}, norm);
+  net.trunk = chain(7, {37, 19, out}, norm != NormPlace::none);
+  net.norm_after_prelu = norm == NormPlace::after_prelu;
   net.embeddings = random.normal({kTimes, 6}, options);
   return net;
 }
@@ -298,8 +302,9 @@ std::vector<CheckResult> check_all(torch::Device device) {
         check(torch::TensorOptions(torch::kFloat).device(device), allowed, "float32"));
   };
   both(1e-6, check_adam);
-  both(1e-4, [](const auto&... given) { return check_network(given..., /*norm=*/false); });
-  both(1e-4, [](const auto&... given) { return check_network(given..., /*norm=*/true); });
+  for (const auto norm : {NormPlace::none, NormPlace::before_prelu, NormPlace::after_prelu}) {
+    both(1e-4, [&](const auto&... given) { return check_network(given..., norm); });
+  }
   both(1e-4, check_network_and_gradient);
   for (const ImageCheck& image : image_checks()) {
     both(2e-5, [&](const auto&... given) { return check_image(image, given...); });

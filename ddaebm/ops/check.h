@@ -19,8 +19,9 @@ struct CheckResult {
 };
 
 // A small network of random parameters, which require gradients.
+enum class NormPlace { none, before_prelu, after_prelu };
 TimeMlpParts random_time_mlp(Random& random, const torch::TensorOptions& options, int64_t in,
-                             int64_t out, bool norm);
+                             int64_t out, NormPlace norm);
 
 // Results, first and second derivatives of every fast operator, in float32 and float64.
 std::vector<CheckResult> check_all(torch::Device device);

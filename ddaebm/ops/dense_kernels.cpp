@@ -154,6 +154,11 @@ T sum(const std::vector<T>& values) {
   return std::accumulate(values.begin(), values.end(), T(0));
 }
 
+template <class T>
+T slope_or_one(const torch::Tensor& slope) {
+  return slope.defined() ? *slope.data_ptr<T>() : T(1);
+}
+
 torch::Tensor bias_of(const torch::Tensor& table, const torch::Tensor& rows) {
   return rows.defined() ? table.index_select(0, rows) : table;
 }
@@ -272,7 +277,7 @@ PreluGradients bias_prelu_tangent(torch::Tensor& u, const torch::Tensor& weight,
                      bent ? torch::empty({1}, u.options()) : torch::Tensor()};
   AT_DISPATCH_FLOATING_TYPES(u.scalar_type(), "bias_prelu_tangent", [&] {
     const BiasRows<scalar_t> bias(table, rows);
-    const scalar_t a = bent ? *slope.data_ptr<scalar_t>() : scalar_t(1);
+    const scalar_t a = slope_or_one<scalar_t>(slope);
     const auto* weights = weight.data_ptr<scalar_t>();
     const auto* hp = bent ? h.data_ptr<scalar_t>() : nullptr;
     const auto* dp = dy.data_ptr<scalar_t>();
@@ -327,9 +332,10 @@ std::pair<torch::Tensor, torch::Tensor> bias_norm_prelu(torch::Tensor& h,
   auto y = torch::empty_like(h);
   auto inverse = torch::empty_like(norm.scale);
   AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "bias_norm_prelu", [&] {
-    const BiasRows<scalar_t> bias(table, rows);
+    std::optional<BiasRows<scalar_t>> bias;
+    if (table.defined()) bias.emplace(table, rows);
     const int64_t c = h.size(1);
-    const scalar_t a = *slope.data_ptr<scalar_t>();
+    const scalar_t a = slope_or_one<scalar_t>(slope);
     const auto* gain = norm.scale.data_ptr<scalar_t>();
     const auto* offset = norm.shift.data_ptr<scalar_t>();
     auto* mean_out = norm.running_mean.data_ptr<scalar_t>();
@@ -342,7 +348,7 @@ std::pair<torch::Tensor, torch::Tensor> bias_norm_prelu(torch::Tensor& h,
       std::vector<scalar_t> mean(static_cast<size_t>(width), 0);
       std::vector<scalar_t> squares(static_cast<size_t>(width), 0);
       for (int64_t i = 0; i < n; ++i) {
-        add_row(width, bias[i] + first, hp + i * c + first);
+        if (bias) add_row(width, (*bias)[i] + first, hp + i * c + first);
         add_row(width, hp + i * c + first, mean.data());
       }
       for (scalar_t& m : mean) m /= static_cast<scalar_t>(n);
@@ -380,10 +386,11 @@ NormPreluGradients norm_prelu_backward(const torch::Tensor& gy, const torch::Ten
     return gpu::norm_prelu_backward(gy, normalised, inverse_deviation, scale, shift, slope);
   }
   NormPreluGradients out{torch::empty_like(normalised), torch::zeros_like(scale),
-                         torch::zeros_like(scale), torch::zeros({1}, scale.options())};
+                         torch::zeros_like(scale),
+                         slope.defined() ? torch::empty_like(slope) : torch::Tensor()};
   AT_DISPATCH_FLOATING_TYPES(gy.scalar_type(), "norm_prelu_backward", [&] {
     const int64_t c = normalised.size(1);
-    const scalar_t a = *slope.data_ptr<scalar_t>();
+    const scalar_t a = slope_or_one<scalar_t>(slope);
     const auto* gp = gy.data_ptr<scalar_t>();
     const auto* hp = normalised.data_ptr<scalar_t>();
     const auto* gain = scale.data_ptr<scalar_t>();
@@ -410,7 +417,7 @@ NormPreluGradients norm_prelu_backward(const torch::Tensor& gy, const torch::Ten
                             static_cast<scalar_t>(share), out_h + at);
       }
     });
-    *out.slope.data_ptr<scalar_t>() = sum(slopes);
+    if (slope.defined()) *out.slope.data_ptr<scalar_t>() = sum(slopes);
   });
   return out;
 }

@@ -52,7 +52,8 @@ PreluGradients bias_prelu_tangent(torch::Tensor& u, const torch::Tensor& weight,
 torch::Tensor sum_rows(const torch::Tensor& g, const torch::Tensor& rows, int64_t table_rows);
 
 // h += bias; normalises h in place by its columns' statistics; returns prelu(scale h + shift) and
-// one over the columns' deviation [C]. Moves the running statistics.
+// one over the columns' deviation [C]. Moves the running statistics. An undefined table adds
+// nothing, an undefined slope bends nothing.
 struct NormParts {
   torch::Tensor scale, shift, running_mean, running_variance;  // [C]
   double momentum, eps;

@@ -78,12 +78,13 @@ struct Norm {
   cuda::GroupNorm description;
 };
 
+void* pointer(const Tensor& x) { return x.defined() ? x.data_ptr() : nullptr; }
+
 // What a dense layer's kernel is told of h, the bias table and the rows in it.
 cuda::Dense dense(const Tensor& h, const Tensor& rows, int64_t table_rows,
                   const Tensor& table = {}) {
-  return {type_of(h), h.size(0),
-          h.size(1),  table.defined() ? table.data_ptr() : nullptr,
-          table_rows, rows.defined() ? rows.data_ptr<int64_t>() : nullptr};
+  return {type_of(h),     h.size(0),  h.size(1),
+          pointer(table), table_rows, rows.defined() ? rows.data_ptr<int64_t>() : nullptr};
 }
 
 // A place for the sums of each block, which together are a slope's gradient.
@@ -285,12 +286,11 @@ kernels::PreluGradients bias_prelu_tangent(Tensor& u, const Tensor& weight, cons
   const c10::cuda::CUDAGuard guard(u.device());
   const bool bent = slope.defined();
   auto g_table = torch::empty_like(table);
-  auto sums = bent ? slope_sums(u) : Tensor();
-  const auto given = [&](const Tensor& x) { return bent ? x.data_ptr() : nullptr; };
+  const auto sums = bent ? slope_sums(u) : Tensor();
   cuda::bias_prelu_tangent(dense(u, rows, table.size(0), table), u.data_ptr(), weight.data_ptr(),
-                           given(h), given(slope), dy.data_ptr(), g_table.data_ptr(), given(sums),
-                           stream());
-  return {u, g_table, bent ? sums : Tensor()};
+                           bent ? h.data_ptr() : nullptr, pointer(slope), dy.data_ptr(),
+                           g_table.data_ptr(), pointer(sums), stream());
+  return {u, g_table, sums};
 }
 
 Tensor sum_rows(const Tensor& g, const Tensor& rows, int64_t table_rows) {
@@ -305,10 +305,10 @@ std::pair<Tensor, Tensor> bias_norm_prelu(Tensor& h, const Tensor& table, const 
   const c10::cuda::CUDAGuard guard(h.device());
   auto y = torch::empty_like(h);
   auto inverse = torch::empty_like(norm.scale);
-  cuda::bias_norm_prelu(dense(h, rows, table.size(0), table),
+  cuda::bias_norm_prelu(dense(h, rows, table.defined() ? table.size(0) : 0, table),
                         {norm.scale.data_ptr(), norm.shift.data_ptr(), norm.running_mean.data_ptr(),
                          norm.running_variance.data_ptr(), norm.momentum, norm.eps},
-                        h.data_ptr(), slope.data_ptr(), y.data_ptr(), inverse.data_ptr(), stream());
+                        h.data_ptr(), pointer(slope), y.data_ptr(), inverse.data_ptr(), stream());
   return {y, inverse};
 }
 
@@ -320,11 +320,11 @@ kernels::NormPreluGradients norm_prelu_backward(const Tensor& gy, const Tensor& 
   auto gh = torch::empty_like(normalised);
   auto g_scale = torch::empty_like(scale);
   auto g_shift = torch::empty_like(shift);
-  auto sums = slope_sums(normalised);
+  const auto sums = slope.defined() ? slope_sums(normalised) : Tensor();
   cuda::norm_prelu_backward(
       dense(normalised, {}, 0), {scale.data_ptr(), shift.data_ptr(), nullptr, nullptr, 0.0, 0.0},
-      gy.data_ptr(), normalised.data_ptr(), inverse_deviation.data_ptr(), slope.data_ptr(),
-      gh.data_ptr(), g_scale.data_ptr(), g_shift.data_ptr(), sums.data_ptr(), stream());
+      gy.data_ptr(), normalised.data_ptr(), inverse_deviation.data_ptr(), pointer(slope),
+      gh.data_ptr(), g_scale.data_ptr(), g_shift.data_ptr(), pointer(sums), stream());
   return {gh, g_scale, g_shift, sums};
 }
 

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "ddaebm/ops/beside.h"
 #include "ddaebm/ops/dense_kernels.h"
 #include "ddaebm/ops/gpu.h"
 
@@ -23,12 +24,14 @@ struct Layer {
   Tensor weight;       // [C, K]
   Tensor table, rows;  // the bias: row rows[i] of [B, C] for input row i; rows undefined: B = 1
   Tensor slope;
-  BatchNorm norm;
+  BatchNorm norm;           // before the PReLU
+  bool norm_after = false;  // behind it
 
-  Tensor x;        // its input, [N, K]
-  Tensor h;        // what enters the PReLU, [N, C]; normalised, but not yet scaled, under a norm
-  Tensor inverse;  // one over the deviation under a norm, [C]
-  Tensor dy, dh;   // derivatives of the network's one output in y = prelu(h) and in h, [N, C]
+  Tensor x;           // its input, [N, K]
+  Tensor h;           // what enters the PReLU, [N, C]; not kept where a norm comes before
+  Tensor normalised;  // under a norm, not yet scaled, [N, C]
+  Tensor inverse;     // one over the deviation under a norm, [C]
+  Tensor dy, dh;      // derivatives of the network's one output in y = prelu(h) and in h, [N, C]
 };
 
 struct Gradients {
@@ -68,29 +71,37 @@ variable_list in_order(const Passes& passes, const std::vector<Gradients>& time,
   return all;
 }
 
-Layer layer(const Dense& dense) {
+Layer layer(const Dense& dense, bool norm_after) {
   Layer made;
   made.weight = dense.weight;
   made.table = dense.bias.unsqueeze(0);
   made.slope = dense.slope;
   made.norm = dense.norm;
+  made.norm_after = norm_after && dense.norm.scale.defined();
   return made;
+}
+
+// Normalises h in place, and returns what follows.
+Tensor norm(Layer& l, Tensor& h, const Tensor& table, const Tensor& slope) {
+  const kernels::NormParts parts = {l.norm.scale,        l.norm.shift,
+                                    l.norm.running_mean, l.norm.running_variance,
+                                    l.norm.momentum,     l.norm.eps};
+  Tensor y;
+  std::tie(y, l.inverse) = kernels::bias_norm_prelu(h, table, l.rows, parts, slope);
+  l.normalised = h;
+  return y;
 }
 
 Tensor forward_pass(std::vector<Layer>& chain, Tensor x) {
   for (Layer& l : chain) {
     l.x = x;
     auto h = kernels::product(x, l.weight.t());
-    if (l.norm.scale.defined()) {
-      std::tie(x, l.inverse) =
-          kernels::bias_norm_prelu(h, l.table, l.rows,
-                                   {l.norm.scale, l.norm.shift, l.norm.running_mean,
-                                    l.norm.running_variance, l.norm.momentum, l.norm.eps},
-                                   l.slope);
-      l.h = h;
+    if (l.norm.scale.defined() && !l.norm_after) {
+      x = norm(l, h, l.table, l.slope);
     } else if (l.slope.defined()) {
       x = kernels::bias_prelu(h, l.table, l.rows, l.slope);
       l.h = h;
+      if (l.norm_after) x = norm(l, x, {}, {});
     } else {
       kernels::add_bias(h, l.table, l.rows);
       x = h;
@@ -120,10 +131,13 @@ Tensor time_pass(std::vector<Layer>& layers, const Tensor& embeddings) {
 c10::intrusive_ptr<Passes> start(const Call& call) {
   const TimeMlpParts& net = call.net;
   auto passes = c10::make_intrusive<Passes>();
-  for (const Dense& dense : net.x_branch) passes->main.push_back(layer(dense));
-  for (const Dense& dense : net.t_branch) passes->time.push_back(layer(dense));
+  const auto put = [&](std::vector<Layer>& chain, const std::vector<Dense>& part) {
+    for (const Dense& dense : part) chain.push_back(layer(dense, net.norm_after_prelu));
+  };
+  put(passes->main, net.x_branch);
+  put(passes->time, net.t_branch);
   passes->x_branch = passes->main.size();
-  for (const Dense& dense : net.trunk) passes->main.push_back(layer(dense));
+  put(passes->main, net.trunk);
 
   Layer& first = passes->main[passes->x_branch];
   const int64_t of_x = net.x_branch.back().weight.size(0);
@@ -142,19 +156,23 @@ Tensor backward_pass(const std::vector<Layer>& chain, Tensor g, bool input_wante
                      std::vector<Gradients>* gradients) {
   g = g.contiguous();
   if (gradients != nullptr) gradients->resize(chain.size());
+  Beside weights(g.device(), Beside::Lane::weights);
   for (size_t i = chain.size(); i-- > 0;) {
     const Layer& l = chain[i];
     Gradients found;
+    const bool norm_first = l.norm.scale.defined() && !l.norm_after;
     if (l.norm.scale.defined()) {
-      auto all =
-          kernels::norm_prelu_backward(g, l.h, l.inverse, l.norm.scale, l.norm.shift, l.slope);
+      auto all = kernels::norm_prelu_backward(g, l.normalised, l.inverse, l.norm.scale,
+                                              l.norm.shift, norm_first ? l.slope : Tensor());
       g = all.h;
-      // A norm takes away what is common to all rows, such as a bias.
-      found.table = l.rows.defined() ? kernels::sum_rows(g, l.rows, l.table.size(0))
-                                     : torch::zeros_like(l.table);
       found.slope = all.slope;
       found.scale = all.scale;
       found.shift = all.shift;
+    }
+    if (norm_first) {
+      // A norm takes away what is common to all rows, such as a bias.
+      found.table = l.rows.defined() ? kernels::sum_rows(g, l.rows, l.table.size(0))
+                                     : torch::zeros_like(l.table);
     } else if (!l.slope.defined()) {
       if (gradients != nullptr) found.table = kernels::sum_rows(g, l.rows, l.table.size(0));
     } else if (gradients == nullptr) {
@@ -166,11 +184,12 @@ Tensor backward_pass(const std::vector<Layer>& chain, Tensor g, bool input_wante
       found.slope = all.slope;
     }
     if (gradients != nullptr) {
-      found.weight = kernels::product(g.t(), l.x);
+      weights.run([&] { found.weight = kernels::product(g.t(), l.x); }, {g});
       (*gradients)[i] = found;
     }
     if (i > 0 || input_wanted) g = kernels::product(g, l.weight);
   }
+  if (gradients != nullptr) weights.join();
   return g;
 }
 
@@ -279,16 +298,18 @@ struct EvaluateWithGradient : Function<EvaluateWithGradient> {
     const auto gx = ctx->needs_input_grad(0) ? ge.unsqueeze(1) * saved[1] : Tensor();
     if (!any_parameter_wanted(ctx, count)) return answer(gx, {}, count);
     std::vector<Gradients> main;
+    Beside weights(ge.device(), Beside::Lane::weights);
     auto s = torch::addcmul(given[1], ge.unsqueeze(1), saved[0]);
     for (const Layer& l : passes.main) {
       Gradients found;
-      found.weight = kernels::product(l.dh.t(), s);
+      weights.run([&] { found.weight = kernels::product(l.dh.t(), s); }, {s});
       s = kernels::product(s, l.weight.t());
       auto all = kernels::bias_prelu_tangent(s, ge, l.table, l.rows, l.h, l.slope, l.dy);
       found.table = all.table;
       found.slope = all.slope;
       main.push_back(found);
     }
+    weights.join();
     return answer(gx, all_gradients(passes, main), count);
   }
 };
@@ -353,7 +374,7 @@ std::vector<Tensor> parameters(const TimeMlpParts& net) {
 
 Tensor time_mlp(const TimeMlpParts& net, const Tensor& x, const Tensor& t, bool training) {
   const bool spread = is_spread(net.trunk.front().norm) || is_spread(net.x_branch.front().norm);
-  if (traced() || (has_norm(net) && (net.norm_after_prelu || !training || spread))) {
+  if (traced() || (has_norm(net) && (!training || spread))) {
     return reference::time_mlp(net, x, t, training);
   }
   return Evaluate::apply(x, at::TensorList(parameters(net)), Call{net, t});

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "ddaebm/ops/beside.h"
 #include "ddaebm/ops/dense_kernels.h"
 
 namespace ddaebm::ops {
@@ -72,6 +73,7 @@ struct Evaluate : Function<Evaluate> {
     for (size_t i = 1; i < next - 1; ++i) parameters = parameters || ctx->needs_input_grad(i);
     Tensor g = given[0].contiguous();
     std::vector<TimedDense> gradients(layers.size());
+    Beside weights(g.device(), Beside::Lane::weights);
     size_t kept = saved.size();
     for (size_t i = layers.size(); i-- > 0;) {
       const TimedDense& l = layers[i];
@@ -79,7 +81,9 @@ struct Evaluate : Function<Evaluate> {
       if (!l.slope.defined()) {
         if (parameters) found.bias = kernels::sum_rows(g, {}, 1).squeeze(0);
       } else if (const Tensor& h = saved[--kept]; parameters) {
-        if (l.after.defined()) found.after = kernels::sum_rows(g, saved[1], l.after.size(0));
+        if (l.after.defined()) {
+          weights.run([&] { found.after = kernels::sum_rows(g, saved[1], l.after.size(0)); }, {g});
+        }
         auto all = kernels::bias_prelu_backward(g, h, l.slope, {}, 1);
         g = all.h;
         found.bias = all.table.squeeze(0);
@@ -88,9 +92,10 @@ struct Evaluate : Function<Evaluate> {
         g = kernels::prelu_backward(g, h, l.slope);
       }
       const Tensor& x = saved[--kept];
-      if (parameters) found.weight = kernels::product(g.t(), x);
+      if (parameters) weights.run([&] { found.weight = kernels::product(g.t(), x); }, {g});
       if (i > 0 || ctx->needs_input_grad(0)) g = kernels::product(g, l.weight);
     }
+    if (parameters) weights.join();
     std::vector<Tensor*> slopes;
     for (TimedDense& found : gradients) slopes.push_back(&found.slope);
     kernels::add_up(slopes);

@@ -46,6 +46,7 @@ struct Tile {
     return dense.table_row_of == nullptr ? 0 : dense.table_row_of[i];
   }
   __device__ T bias(int64_t i) const {
+    if (dense.table == nullptr) return T(0);
     return static_cast<const T*>(dense.table)[table_row(i) * dense.columns + column];
   }
   // Over the column's threads, given to all of them.
@@ -148,13 +149,19 @@ __global__ void bias_prelu_backward_kernel(Dense dense, const T* g, const T* h, 
   tile.write_block_sum(of_slope, g_slope);
 }
 
-// Without a slope the layer is linear; then h and g_slope are null.
+// Without a slope nothing is bent; then g_slope is null.
+template <class T>
+__device__ inline T slope_or_one(const T* slope) {
+  return slope == nullptr ? T(1) : *slope;
+}
+
+// Without a slope h is null too.
 template <class T>
 __global__ void bias_prelu_tangent_kernel(Dense dense, T* u, const T* weight, const T* h,
                                           const T* slope, const T* dy, T* g_table, T* g_slope) {
   const Tile<T> tile(dense);
   const bool bent = slope != nullptr;
-  const T a = bent ? *slope : T(1);
+  const T a = slope_or_one(slope);
   T of_slope = 0;
   tile.for_rows([&](int64_t i, int64_t at) {
     const T v = u[at] + weight[i] * tile.bias(i);
@@ -196,9 +203,10 @@ __global__ void bias_norm_prelu_kernel(Dense dense, BatchNorm norm, T* h, const 
   const int64_t c = tile.column;
   const T scale = static_cast<const T*>(norm.scale)[c];
   const T shift = static_cast<const T*>(norm.shift)[c];
+  const T a = slope_or_one(slope);
   tile.for_rows([&](int64_t, int64_t at) {
     h[at] *= inverse;
-    y[at] = prelu(h[at] * scale + shift, *slope);
+    y[at] = prelu(h[at] * scale + shift, a);
   });
   if (tile.row == 0) {
     const T m = static_cast<T>(norm.momentum);
@@ -216,7 +224,7 @@ __global__ void norm_prelu_backward_kernel(Dense dense, BatchNorm norm, const T*
                                            const T* inverse, const T* slope, T* gh, T* g_scale,
                                            T* g_shift, T* g_slope) {
   const Tile<T> tile(dense);
-  const T a = *slope;
+  const T a = slope_or_one(slope);
   const int64_t c = tile.active ? tile.column : 0;
   const T scale = static_cast<const T*>(norm.scale)[c];
   const T shift = static_cast<const T*>(norm.shift)[c];
@@ -239,7 +247,7 @@ __global__ void norm_prelu_backward_kernel(Dense dense, BatchNorm norm, const T*
     g_scale[c] = sums[0];
     g_shift[c] = sums[1];
   }
-  tile.write_block_sum(of_slope, g_slope);
+  if (slope != nullptr) tile.write_block_sum(of_slope, g_slope);
 }
 
 template <class T>

@@ -85,7 +85,7 @@ void fir(const Fir& shape, const void* x, void* y, Stream stream);
 struct Dense {
   Type type;
   int64_t rows, columns;
-  const void* table;  // not looked at where nothing is added
+  const void* table;  // null where nothing is added
   int64_t table_rows;
   const int64_t* table_row_of;
 };
@@ -111,6 +111,7 @@ void bias_prelu_tangent(const Dense& dense, void* u, const void* weight, const v
                         const void* slope, const void* dy, void* g_table, void* g_slope,
                         Stream stream);
 void sum_rows(const Dense& dense, const void* g, void* sums, Stream stream);
+// Without a PReLU slope and g_slope are null.
 void bias_norm_prelu(const Dense& dense, const BatchNorm& norm, void* h, const void* slope, void* y,
                      void* inverse, Stream stream);
 void norm_prelu_backward(const Dense& dense, const BatchNorm& norm, const void* g, const void* h,
