@@ -36,64 +36,113 @@ void expect_close(const Tensor& found, const Tensor& expected, double allowed, c
   EXPECT_LE((a - b).abs().max().item<double>(), allowed * size) << what;
 }
 
-class DenseKernels : public testing::TestWithParam<int64_t> {
+// How many rows the bias table has, and how long the rows of a are where a kernel makes its matrix,
+// a b; with 0 the matrix is given.
+struct DenseCase {
+  int64_t table_rows, inner;
+  bool along_columns;  // whether b's columns lie side by side in memory, or its rows
+};
+
+class DenseKernels : public testing::TestWithParam<DenseCase> {
  protected:
   DenseKernels() {
     torch::manual_seed(3);
-    table = randn({GetParam(), kColumns});
-    if (GetParam() > 1) rows = torch::randint(GetParam(), {kRows}, torch::kLong);
-    dense = {cuda::Type::float64, kRows,      kColumns,
-             table.data_ptr(),    GetParam(), rows.defined() ? rows.data_ptr<int64_t>() : nullptr};
+    table = randn({GetParam().table_rows, kColumns});
+    if (table.size(0) > 1) rows = torch::randint(table.size(0), {kRows}, torch::kLong);
   }
   static Tensor randn(at::IntArrayRef shape) { return torch::randn(shape, torch::kDouble); }
   static Tensor matrix() { return randn({kRows, kColumns}); }
+
+  // A matrix as the CPU is given it, and where a kernel finds or makes it.
+  struct Given {
+    kernels::Matrix plain;
+    Tensor at;
+    cuda::Dense dense;
+  };
+  Given given() const {
+    Given made;
+    const int64_t inner = GetParam().inner;
+    if (inner == 0) {
+      made.at = matrix();
+      made.plain = {made.at.clone(), {}};
+    } else {
+      made.plain.a = randn({kRows, inner + 4}).slice(1, 0, inner);
+      made.plain.b = GetParam().along_columns ? randn({inner, kColumns})
+                                              : randn({kColumns, inner + 3}).slice(1, 3).t();
+      made.at = torch::full({kRows, kColumns}, std::nan(""), torch::kDouble);
+    }
+    made.dense = {cuda::Type::float64,
+                  kRows,
+                  kColumns,
+                  table.data_ptr(),
+                  table.size(0),
+                  rows.defined() ? rows.data_ptr<int64_t>() : nullptr,
+                  {}};
+    if (inner > 0) {
+      const Tensor& a = made.plain.a;
+      const Tensor& b = made.plain.b;
+      made.dense.product = {a.data_ptr(), b.data_ptr(), static_cast<int>(inner), a.stride(0),
+                            b.stride(0),  b.stride(1),  inner % 4 == 0};
+    }
+    return made;
+  }
   static Tensor block_sums() {
-    return torch::empty({cuda::dense_blocks(kColumns)}, torch::kDouble);
+    return torch::empty({cuda::dense_blocks(kColumns, GetParam().inner > 0)}, torch::kDouble);
   }
 
-  static constexpr int64_t kRows = 53;
+  static constexpr int64_t kRows = 153;
   static constexpr int64_t kColumns = 37;
   static constexpr double kAllowed = 1e-12;
   Tensor table, rows;
   Tensor slope = torch::full({1}, 0.23, torch::kDouble);
-  cuda::Dense dense;
 };
 
 TEST_P(DenseKernels, BiasAndPrelu) {
-  auto h = matrix();
-  auto plain_h = h.clone();
-  auto y = torch::empty_like(h);
-  cuda::bias_prelu(dense, h.data_ptr(), slope.data_ptr(), {}, y.data_ptr(), nullptr);
-  expect_close(y, kernels::bias_prelu(plain_h, table, rows, slope), kAllowed, "y");
-  expect_close(h, plain_h, kAllowed, "h");
+  const Given h = given();
+  auto y = torch::empty_like(h.at);
+  cuda::bias_prelu(h.dense, h.at.data_ptr(), slope.data_ptr(), {}, y.data_ptr(), nullptr);
+  const auto plain = kernels::bias_prelu(h.plain, table, rows, slope);
+  expect_close(y, plain.y, kAllowed, "y");
+  expect_close(h.at, plain.h, kAllowed, "h");
+
+  const Given bare = given();
+  cuda::bias_prelu(bare.dense, bare.at.data_ptr(), nullptr, {}, nullptr, nullptr);
+  expect_close(bare.at, kernels::add_bias(bare.plain, table, rows), kAllowed, "without a PReLU");
 
   const auto after = randn({3, kColumns});
   const auto after_rows = torch::randint(3, {kRows}, torch::kLong);
-  auto again = h.clone();
-  auto more = torch::empty_like(h);
-  cuda::bias_prelu(dense, again.data_ptr(), slope.data_ptr(),
-                   {after.data_ptr(), after_rows.data_ptr<int64_t>()}, more.data_ptr(), nullptr);
-  const auto plain_more = kernels::bias_prelu(plain_h, table, rows, slope, after, after_rows);
-  expect_close(more, plain_more, kAllowed, "with rows added");
-  expect_close(again, plain_h, kAllowed, "h before them");
-  h = again;
+  const Given again = given();
+  cuda::bias_prelu(again.dense, again.at.data_ptr(), slope.data_ptr(),
+                   {after.data_ptr(), after_rows.data_ptr<int64_t>()}, y.data_ptr(), nullptr);
+  const auto more = kernels::bias_prelu(again.plain, table, rows, slope, after, after_rows);
+  expect_close(y, more.y, kAllowed, "with rows added");
+  expect_close(again.at, more.h, kAllowed, "h before them");
+}
 
-  const auto g = matrix();
+TEST_P(DenseKernels, BiasAndPreluBackward) {
+  const auto h = matrix();
   auto gh = torch::empty_like(h);
-  cuda::prelu_backward(dense, g.data_ptr(), h.data_ptr(), slope.data_ptr(), gh.data_ptr(), nullptr);
-  expect_close(gh, kernels::prelu_backward(g, h, slope), kAllowed, "gh alone");
+  const Given alone = given();
+  cuda::prelu_backward(alone.dense, alone.at.data_ptr(), h.data_ptr(), slope.data_ptr(),
+                       gh.data_ptr(), nullptr);
+  expect_close(gh, kernels::prelu_backward(alone.plain, h, slope), kAllowed, "gh alone");
+
+  const Given g = given();
   auto g_table = torch::empty_like(table);
   auto g_slope = block_sums();
-  cuda::bias_prelu_backward(dense, g.data_ptr(), h.data_ptr(), slope.data_ptr(), gh.data_ptr(),
+  cuda::bias_prelu_backward(g.dense, g.at.data_ptr(), h.data_ptr(), slope.data_ptr(), gh.data_ptr(),
                             g_table.data_ptr(), g_slope.data_ptr(), nullptr);
-  const auto plain = kernels::bias_prelu_backward(g, h, slope, rows, GetParam());
+  const auto plain = kernels::bias_prelu_backward(g.plain, h, slope, rows, table.size(0));
   expect_close(gh, plain.h, kAllowed, "gh");
   expect_close(g_table, plain.table, kAllowed, "table");
   expect_close(g_slope.sum(0, true), plain.slope, kAllowed, "slope");
 
-  auto sums = torch::empty_like(table);
-  cuda::sum_rows(dense, g.data_ptr(), sums.data_ptr(), nullptr);
-  expect_close(sums, kernels::sum_rows(g, rows, GetParam()), kAllowed, "sum_rows");
+  const Given bare = given();
+  cuda::bias_prelu_backward(bare.dense, bare.at.data_ptr(), nullptr, nullptr, nullptr,
+                            g_table.data_ptr(), nullptr, nullptr);
+  const auto linear = kernels::bias_prelu_backward(bare.plain, {}, {}, rows, table.size(0));
+  expect_close(bare.at, linear.h, kAllowed, "g without a PReLU");
+  expect_close(g_table, linear.table, kAllowed, "its table");
 }
 
 TEST_P(DenseKernels, Tangent) {
@@ -101,67 +150,79 @@ TEST_P(DenseKernels, Tangent) {
   const auto dy = matrix();
   const auto weight = randn({kRows});
   for (const bool bent : {true, false}) {
-    auto u = matrix();
-    auto plain_u = u.clone();
+    const Given u = given();
     auto g_table = torch::empty_like(table);
     auto g_slope = block_sums();
-    cuda::bias_prelu_tangent(dense, u.data_ptr(), weight.data_ptr(), bent ? h.data_ptr() : nullptr,
-                             bent ? slope.data_ptr() : nullptr, dy.data_ptr(), g_table.data_ptr(),
-                             bent ? g_slope.data_ptr() : nullptr, nullptr);
+    cuda::bias_prelu_tangent(u.dense, u.at.data_ptr(), weight.data_ptr(),
+                             bent ? h.data_ptr() : nullptr, bent ? slope.data_ptr() : nullptr,
+                             dy.data_ptr(), g_table.data_ptr(), bent ? g_slope.data_ptr() : nullptr,
+                             nullptr);
     const auto plain =
-        kernels::bias_prelu_tangent(plain_u, weight, table, rows, h, bent ? slope : Tensor(), dy);
-    expect_close(u, plain_u, kAllowed, "u");
+        kernels::bias_prelu_tangent(u.plain, weight, table, rows, h, bent ? slope : Tensor(), dy);
+    expect_close(u.at, plain.h, kAllowed, "u");
     expect_close(g_table, plain.table, kAllowed, "table");
     if (bent) expect_close(g_slope.sum(0, true), plain.slope, kAllowed, "slope");
   }
 }
 
 TEST_P(DenseKernels, BatchNorm) {
-  auto h = matrix();
-  auto plain_h = h.clone();
-  auto y = torch::empty_like(h);
-  kernels::NormParts norm{randn({kColumns}),
-                          randn({kColumns}),
-                          randn({kColumns}),
-                          torch::rand({kColumns}, torch::kDouble),
-                          0.1,
-                          1e-5};
-  auto plain_norm = norm;
-  plain_norm.running_mean = norm.running_mean.clone();
-  plain_norm.running_variance = norm.running_variance.clone();
-  auto inverse = torch::empty({kColumns}, torch::kDouble);
-  const cuda::BatchNorm description{norm.scale.data_ptr(),
-                                    norm.shift.data_ptr(),
-                                    norm.running_mean.data_ptr(),
-                                    norm.running_variance.data_ptr(),
-                                    norm.momentum,
-                                    norm.eps};
-  cuda::bias_norm_prelu(dense, description, h.data_ptr(), slope.data_ptr(), y.data_ptr(),
-                        inverse.data_ptr(), nullptr);
-  const auto [plain_y, plain_inverse] =
-      kernels::bias_norm_prelu(plain_h, table, rows, plain_norm, slope);
-  expect_close(y, plain_y, kAllowed, "y");
-  expect_close(h, plain_h, kAllowed, "h");
-  expect_close(inverse, plain_inverse, kAllowed, "inverse");
-  expect_close(norm.running_mean, plain_norm.running_mean, kAllowed, "running mean");
-  expect_close(norm.running_variance, plain_norm.running_variance, kAllowed, "running variance");
+  for (const bool bent : {true, false}) {
+    const auto* of_slope = bent ? slope.data_ptr() : nullptr;
+    const auto plain_slope = bent ? slope : Tensor();
+    Given h = given();
+    // Without a PReLU there is no bias either: what is normalised comes from one.
+    if (!bent) h.dense.table = nullptr;
+    auto y = torch::empty_like(h.at);
+    kernels::NormParts norm{randn({kColumns}),
+                            randn({kColumns}),
+                            randn({kColumns}),
+                            torch::rand({kColumns}, torch::kDouble),
+                            0.1,
+                            1e-5};
+    auto plain_norm = norm;
+    plain_norm.running_mean = norm.running_mean.clone();
+    plain_norm.running_variance = norm.running_variance.clone();
+    auto inverse = torch::empty({kColumns}, torch::kDouble);
+    const cuda::BatchNorm description{norm.scale.data_ptr(),
+                                      norm.shift.data_ptr(),
+                                      norm.running_mean.data_ptr(),
+                                      norm.running_variance.data_ptr(),
+                                      norm.momentum,
+                                      norm.eps};
+    cuda::bias_norm_prelu(h.dense, description, h.at.data_ptr(), of_slope, y.data_ptr(),
+                          inverse.data_ptr(), nullptr);
+    const auto forward =
+        kernels::bias_norm_prelu(h.plain, bent ? table : Tensor(), rows, plain_norm, plain_slope);
+    expect_close(y, forward.y, kAllowed, "y");
+    expect_close(h.at, forward.h, kAllowed, "h");
+    expect_close(inverse, forward.inverse, kAllowed, "inverse");
+    expect_close(norm.running_mean, plain_norm.running_mean, kAllowed, "running mean");
+    expect_close(norm.running_variance, plain_norm.running_variance, kAllowed, "running variance");
 
-  const auto g = matrix();
-  auto gh = torch::empty_like(h);
-  auto g_scale = torch::empty({kColumns}, torch::kDouble);
-  auto g_shift = torch::empty({kColumns}, torch::kDouble);
-  auto g_slope = block_sums();
-  cuda::norm_prelu_backward(dense, description, g.data_ptr(), h.data_ptr(), inverse.data_ptr(),
-                            slope.data_ptr(), gh.data_ptr(), g_scale.data_ptr(), g_shift.data_ptr(),
-                            g_slope.data_ptr(), nullptr);
-  const auto plain = kernels::norm_prelu_backward(g, h, inverse, norm.scale, norm.shift, slope);
-  expect_close(gh, plain.h, kAllowed, "gh");
-  expect_close(g_scale, plain.scale, kAllowed, "scale");
-  expect_close(g_shift, plain.shift, kAllowed, "shift");
-  expect_close(g_slope.sum(0, true), plain.slope, kAllowed, "slope");
+    const Given g = given();
+    auto gh = torch::empty_like(h.at);
+    auto g_scale = torch::empty({kColumns}, torch::kDouble);
+    auto g_shift = torch::empty({kColumns}, torch::kDouble);
+    auto g_table = torch::empty_like(table);
+    auto g_slope = block_sums();
+    cuda::norm_prelu_backward(g.dense, description, g.at.data_ptr(), h.at.data_ptr(),
+                              inverse.data_ptr(), of_slope, gh.data_ptr(), g_scale.data_ptr(),
+                              g_shift.data_ptr(), bent ? g_slope.data_ptr() : nullptr,
+                              rows.defined() ? g_table.data_ptr() : nullptr, nullptr);
+    const auto plain = kernels::norm_prelu_backward(g.plain, h.at, inverse, norm.scale, norm.shift,
+                                                    plain_slope, rows, table.size(0));
+    expect_close(gh, plain.h, kAllowed, "gh");
+    expect_close(g_scale, plain.scale, kAllowed, "scale");
+    expect_close(g_shift, plain.shift, kAllowed, "shift");
+    if (bent) expect_close(g_slope.sum(0, true), plain.slope, kAllowed, "slope");
+    if (rows.defined()) expect_close(g_table, plain.table, 1e-10, "table");
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(BiasRows, DenseKernels, testing::Values(1, 6));
+INSTANTIATE_TEST_SUITE_P(Tables, DenseKernels,
+                         testing::Values(DenseCase{1, 0, false}, DenseCase{6, 0, false},
+                                         DenseCase{1, 3, false}, DenseCase{6, 40, false},
+                                         DenseCase{6, 41, true}, DenseCase{1, 12, true}));
 
 struct NormCase {
   torch::ScalarType type;
@@ -378,71 +439,6 @@ TEST(EndToEndKernel, CopiesAllInOrder) {
 }
 
 // A chain as time branches have it, the last layer a part of a wider matrix and without PReLU.
-TEST(FewRowsKernels, AgreeWithLayerByLayer) {
-  torch::manual_seed(4);
-  const auto randn = [](at::IntArrayRef shape) { return torch::randn(shape, torch::kDouble); };
-  const std::vector<int64_t> widths = {5, 16, 33, 70};
-  const int64_t rows = 4;
-  cuda::FewRows chain = {};
-  chain.type = cuda::Type::float64;
-  chain.rows = rows;
-  chain.layers = 3;
-  std::vector<Tensor> weights, biases, slopes, h, y = {randn({rows, widths[0]})};
-  std::vector<Tensor> g, g_weight, g_bias, g_slope;
-  for (size_t i = 0; i < 3; ++i) {
-    const bool last = i == 2;
-    const int64_t in = widths[i];
-    const int64_t out = widths[i + 1];
-    weights.push_back(last ? randn({out, in + 7}).slice(1, 7) : randn({out, in}));
-    biases.push_back(randn({1, out}));
-    slopes.push_back(torch::full({1}, 0.2, torch::kDouble));
-    h.push_back(torch::empty({rows, out}, torch::kDouble));
-    y.push_back(torch::empty_like(h[i]));
-    g.push_back(torch::empty_like(h[i]));
-    g_weight.push_back(torch::empty({out, in}, torch::kDouble));
-    g_bias.push_back(torch::empty_like(biases[i]));
-    g_slope.push_back(torch::empty_like(slopes[i]));
-    chain.layer[i] = {static_cast<int>(in),
-                      static_cast<int>(out),
-                      static_cast<int>(weights[i].stride(0)),
-                      weights[i].data_ptr(),
-                      biases[i].data_ptr(),
-                      last ? nullptr : slopes[i].data_ptr(),
-                      y[i].data_ptr(),
-                      last ? nullptr : h[i].data_ptr(),
-                      y[i + 1].data_ptr(),
-                      g[i].data_ptr(),
-                      g_weight[i].data_ptr(),
-                      g_bias[i].data_ptr(),
-                      last ? nullptr : g_slope[i].data_ptr()};
-  }
-  cuda::few_rows_forward(chain, nullptr);
-  const auto given = randn({rows, widths[3]});
-  cuda::few_rows_backward(chain, given.data_ptr(), nullptr);
-
-  std::vector<Tensor> leaves;
-  auto x = y[0];
-  for (size_t i = 0; i < 3; ++i) {
-    for (auto* tensor : {&weights[i], &biases[i], &slopes[i]}) {
-      leaves.push_back(tensor->detach().clone().requires_grad_());
-    }
-    const size_t at = leaves.size();
-    x = at::linear(x, leaves[at - 3], leaves[at - 2].squeeze(0));
-    if (i < 2) {
-      expect_close(h[i], x.detach(), 1e-13, "h");
-      x = at::prelu(x, leaves[at - 1]);
-    }
-    expect_close(y[i + 1], x.detach(), 1e-13, "y");
-  }
-  leaves.pop_back();  // the last layer has no slope
-  const auto expected = torch::autograd::grad({x}, leaves, {given});
-  for (size_t i = 0; i < 3; ++i) {
-    expect_close(g_weight[i], expected[3 * i], 1e-12, "weight");
-    expect_close(g_bias[i], expected[3 * i + 1], 1e-12, "bias");
-    if (i < 2) expect_close(g_slope[i], expected[3 * i + 2], 1e-12, "slope");
-  }
-}
-
 TEST(SumsKernel, SumsEachOfManyTensors) {
   torch::manual_seed(3);
   std::vector<Tensor> tensors;

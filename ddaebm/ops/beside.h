@@ -11,9 +11,9 @@ namespace ddaebm::ops {
 // like any other. What autograd derives from it may run beside other work too.
 class Beside {
  public:
-  // A lane's work is done in turn: whole networks in the one, in the other gradients of weights,
-  // which the backward pass that makes them does not wait for.
-  enum class Lane { networks, weights };
+  // A lane's work is done in turn: in one whole networks, in the others what a pass of a network
+  // need not wait for, its branch of times and the gradients of its weights.
+  enum class Lane { networks, times, weights };
   explicit Beside(torch::Device device, Lane lane = Lane::networks)
       : device_(device), lane_(lane) {}
 

@@ -36,7 +36,7 @@ CUDAStream new_stream(c10::DeviceIndex device, bool goes_first) {
 
 // Each stream has one companion a lane for good, so that memory that its work gave back serves its
 // next work. LibTorch's own streams are few, and two that share one must not run side by side.
-// Others wait for networks, and nobody for weights.
+// Nothing in a pass waits for weights.
 CUDAStream companion(const CUDAStream& stream, Beside::Lane lane) {
   using Key = std::tuple<int, cudaStream_t, Beside::Lane>;
   static std::mutex mutex;
@@ -46,7 +46,7 @@ CUDAStream companion(const CUDAStream& stream, Beside::Lane lane) {
   const auto found = companions.find(key);
   if (found != companions.end()) return found->second;
   allow_two_streams(at::globalContext());
-  const auto made = new_stream(stream.device_index(), lane == Beside::Lane::networks);
+  const auto made = new_stream(stream.device_index(), lane != Beside::Lane::weights);
   return companions.emplace(key, made).first->second;
 }
 

@@ -159,10 +159,6 @@ T slope_or_one(const torch::Tensor& slope) {
   return slope.defined() ? *slope.data_ptr<T>() : T(1);
 }
 
-torch::Tensor bias_of(const torch::Tensor& table, const torch::Tensor& rows) {
-  return rows.defined() ? table.index_select(0, rows) : table;
-}
-
 }  // namespace
 
 torch::Tensor product(const torch::Tensor& a, const torch::Tensor& b) {
@@ -179,14 +175,16 @@ torch::Tensor product(const torch::Tensor& a, const torch::Tensor& b) {
   return out;
 }
 
-void add_bias(torch::Tensor& h, const torch::Tensor& table, const torch::Tensor& rows) {
-  h.add_(bias_of(table, rows));
+torch::Tensor add_bias(const Matrix& h, const torch::Tensor& table, const torch::Tensor& rows) {
+  if (!h.a.is_cpu()) return gpu::add_bias(h, table, rows);
+  return h.made().add_(rows.defined() ? table.index_select(0, rows) : table);
 }
 
-torch::Tensor bias_prelu(torch::Tensor& h, const torch::Tensor& table, const torch::Tensor& rows,
-                         const torch::Tensor& slope, const torch::Tensor& after,
-                         const torch::Tensor& after_rows) {
-  if (!h.is_cpu()) return gpu::bias_prelu(h, table, rows, slope, after, after_rows);
+Bent bias_prelu(const Matrix& matrix, const torch::Tensor& table, const torch::Tensor& rows,
+                const torch::Tensor& slope, const torch::Tensor& after,
+                const torch::Tensor& after_rows) {
+  if (!matrix.a.is_cpu()) return gpu::bias_prelu(matrix, table, rows, slope, after, after_rows);
+  auto h = matrix.made();
   auto y = torch::empty_like(h);
   AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "bias_prelu", [&] {
     const BiasRows<scalar_t> bias(table, rows);
@@ -205,12 +203,13 @@ torch::Tensor bias_prelu(torch::Tensor& h, const torch::Tensor& table, const tor
       }
     });
   });
-  return y;
+  return {h, y};
 }
 
-torch::Tensor prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,
+torch::Tensor prelu_backward(const Matrix& matrix, const torch::Tensor& h,
                              const torch::Tensor& slope) {
-  if (!h.is_cpu()) return gpu::prelu_backward(gy, h, slope);
+  if (!h.is_cpu()) return gpu::prelu_backward(matrix, h, slope);
+  const auto gy = matrix.made();
   auto gh = torch::empty_like(h);
   AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "prelu_backward", [&] {
     const scalar_t a = *slope.data_ptr<scalar_t>();
@@ -237,10 +236,12 @@ void add_up(const std::vector<torch::Tensor*>& slopes) {
   }
 }
 
-PreluGradients bias_prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,
+PreluGradients bias_prelu_backward(const Matrix& matrix, const torch::Tensor& h,
                                    const torch::Tensor& slope, const torch::Tensor& rows,
                                    int64_t table_rows) {
-  if (!h.is_cpu()) return gpu::bias_prelu_backward(gy, h, slope, rows, table_rows);
+  if (!matrix.a.is_cpu()) return gpu::bias_prelu_backward(matrix, h, slope, rows, table_rows);
+  const auto gy = matrix.made();
+  if (!slope.defined()) return {gy, sum_rows(gy, rows, table_rows), {}};
   const int64_t n = h.size(0);
   const int64_t c = h.size(1);
   PreluGradients out{torch::empty_like(h), torch::zeros({table_rows, c}, h.options()),
@@ -265,12 +266,13 @@ PreluGradients bias_prelu_backward(const torch::Tensor& gy, const torch::Tensor&
   return out;
 }
 
-PreluGradients bias_prelu_tangent(torch::Tensor& u, const torch::Tensor& weight,
+PreluGradients bias_prelu_tangent(const Matrix& matrix, const torch::Tensor& weight,
                                   const torch::Tensor& table, const torch::Tensor& rows,
                                   const torch::Tensor& h, const torch::Tensor& slope,
                                   const torch::Tensor& dy) {
+  if (!dy.is_cpu()) return gpu::bias_prelu_tangent(matrix, weight, table, rows, h, slope, dy);
+  const auto u = matrix.made();
   const bool bent = slope.defined();
-  if (!u.is_cpu()) return gpu::bias_prelu_tangent(u, weight, table, rows, h, slope, dy);
   const int64_t n = u.size(0);
   const int64_t c = u.size(1);
   PreluGradients out{u, torch::zeros_like(table),
@@ -321,12 +323,11 @@ torch::Tensor sum_rows(const torch::Tensor& g, const torch::Tensor& rows, int64_
   return sums;
 }
 
-std::pair<torch::Tensor, torch::Tensor> bias_norm_prelu(torch::Tensor& h,
-                                                        const torch::Tensor& table,
-                                                        const torch::Tensor& rows,
-                                                        const NormParts& norm,
-                                                        const torch::Tensor& slope) {
-  if (!h.is_cpu()) return gpu::bias_norm_prelu(h, table, rows, norm, slope);
+Normalised bias_norm_prelu(const Matrix& matrix, const torch::Tensor& table,
+                           const torch::Tensor& rows, const NormParts& norm,
+                           const torch::Tensor& slope) {
+  if (!matrix.a.is_cpu()) return gpu::bias_norm_prelu(matrix, table, rows, norm, slope);
+  auto h = matrix.made();
   const int64_t n = h.size(0);
   const double unbiased = static_cast<double>(n) / static_cast<double>(std::max<int64_t>(n - 1, 1));
   auto y = torch::empty_like(h);
@@ -370,24 +371,29 @@ std::pair<torch::Tensor, torch::Tensor> bias_norm_prelu(torch::Tensor& h,
       }
     });
   });
-  return {y, inverse};
+  return {h, y, inverse};
 }
 
 // With u = scale h + shift and gu = gy prelu'(u):
 //   d shift = sum gu, d scale = sum gu h, d slope = sum gy min(u, 0),
 //   d input = scale / deviation (gu - d shift / N - h d scale / N).
-NormPreluGradients norm_prelu_backward(const torch::Tensor& gy, const torch::Tensor& normalised,
+NormPreluGradients norm_prelu_backward(const Matrix& matrix, const torch::Tensor& normalised,
                                        const torch::Tensor& inverse_deviation,
                                        const torch::Tensor& scale, const torch::Tensor& shift,
-                                       const torch::Tensor& slope) {
+                                       const torch::Tensor& slope, const torch::Tensor& rows,
+                                       int64_t table_rows) {
+  if (!normalised.is_cpu()) {
+    return gpu::norm_prelu_backward(matrix, normalised, inverse_deviation, scale, shift, slope,
+                                    rows, table_rows);
+  }
+  const auto gy = matrix.made();
   const int64_t n = normalised.size(0);
   const double share = 1.0 / static_cast<double>(n);
-  if (!normalised.is_cpu()) {
-    return gpu::norm_prelu_backward(gy, normalised, inverse_deviation, scale, shift, slope);
-  }
-  NormPreluGradients out{torch::empty_like(normalised), torch::zeros_like(scale),
+  NormPreluGradients out{torch::empty_like(normalised),
                          torch::zeros_like(scale),
-                         slope.defined() ? torch::empty_like(slope) : torch::Tensor()};
+                         torch::zeros_like(scale),
+                         slope.defined() ? torch::empty_like(slope) : torch::Tensor(),
+                         {}};
   AT_DISPATCH_FLOATING_TYPES(gy.scalar_type(), "norm_prelu_backward", [&] {
     const int64_t c = normalised.size(1);
     const scalar_t a = slope_or_one<scalar_t>(slope);
@@ -419,6 +425,7 @@ NormPreluGradients norm_prelu_backward(const torch::Tensor& gy, const torch::Ten
     });
     if (slope.defined()) *out.slope.data_ptr<scalar_t>() = sum(slopes);
   });
+  if (rows.defined()) out.table = sum_rows(out.h, rows, table_rows);
   return out;
 }
 

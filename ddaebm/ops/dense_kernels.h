@@ -1,6 +1,5 @@
 #pragma once
 
-#include <utility>
 #include <vector>
 
 #include <torch/types.h>
@@ -10,40 +9,51 @@ namespace ddaebm::ops::kernels {
 // What a dense layer does beside its matrix products, without autograd. All matrices are [N, C] and
 // contiguous. A bias is row rows[i] of `table` [B, C] for row i, or the one row of `table` [1, C]
 // where `rows` is undefined. On a CPU each is one pass over memory, the columns shared out among
-// the threads, so that sums do not depend on how many there are; on a GPU each is one kernel.
+// the threads, so that sums do not depend on how many there are; on a GPU each is one kernel, which
+// makes the product too where that is small.
 
 // a b, [M, K] [K, C] -> [M, C]. On a CPU the rows are shared out among LibTorch's threads, each of
 // which runs a product of its own: a library that shares one product out waits within it.
 torch::Tensor product(const torch::Tensor& a, const torch::Tensor& b);
 
-// h += bias.
-void add_bias(torch::Tensor& h, const torch::Tensor& table, const torch::Tensor& rows);
+// The matrix a b, not multiplied yet; or a itself, which is then changed in place, where b is
+// undefined.
+struct Matrix {
+  torch::Tensor a, b;
+  torch::Tensor made() const { return b.defined() ? product(a, b) : a; }
+};
 
-// h += bias; returns prelu(h), and where `after` [A, C] is given, its row after_rows[i] more.
-torch::Tensor bias_prelu(torch::Tensor& h, const torch::Tensor& table, const torch::Tensor& rows,
-                         const torch::Tensor& slope, const torch::Tensor& after = {},
-                         const torch::Tensor& after_rows = {});
+// h + bias.
+torch::Tensor add_bias(const Matrix& h, const torch::Tensor& table, const torch::Tensor& rows);
+
+// h + bias, and prelu of it, and where `after` [A, C] is given, its row after_rows[i] more.
+struct Bent {
+  torch::Tensor h, y;
+};
+Bent bias_prelu(const Matrix& h, const torch::Tensor& table, const torch::Tensor& rows,
+                const torch::Tensor& slope, const torch::Tensor& after = {},
+                const torch::Tensor& after_rows = {});
 
 // gh = gy prelu'(h).
-torch::Tensor prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,
-                             const torch::Tensor& slope);
+torch::Tensor prelu_backward(const Matrix& gy, const torch::Tensor& h, const torch::Tensor& slope);
 
 // A slope's gradient comes in parts [P], whose sum it is. This makes it [1] for all of them in one
 // go; what is undefined stays so.
 void add_up(const std::vector<torch::Tensor*>& slopes);
 
-// The same with the gradients of the table, sums of gh, and of the slope, sum gy min(h, 0).
+// The same with the gradients of the table, sums of gh, and of the slope, sum gy min(h, 0). Without
+// a PReLU h and slope are undefined, and gh is gy.
 struct PreluGradients {
   torch::Tensor h, table, slope;
 };
-PreluGradients bias_prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,
+PreluGradients bias_prelu_backward(const Matrix& gy, const torch::Tensor& h,
                                    const torch::Tensor& slope, const torch::Tensor& rows,
                                    int64_t table_rows);
 
-// u += weight[i] bias, then u *= prelu'(h), in place; the gradients of the table, sums of
-// weight[i] dy prelu'(h), and of the slope, the sum of dy u where h <= 0. `weight` is [N]. Without
-// a PReLU `slope` is undefined, and h is not looked at.
-PreluGradients bias_prelu_tangent(torch::Tensor& u, const torch::Tensor& weight,
+// h = (u + weight[i] bias) prelu'(h); the gradients of the table, sums of weight[i] dy prelu'(h),
+// and of the slope, the sum of dy (u + weight[i] bias) where h <= 0. `weight` is [N]. Without a
+// PReLU `slope` is undefined, and h is not looked at.
+PreluGradients bias_prelu_tangent(const Matrix& u, const torch::Tensor& weight,
                                   const torch::Tensor& table, const torch::Tensor& rows,
                                   const torch::Tensor& h, const torch::Tensor& slope,
                                   const torch::Tensor& dy);
@@ -51,26 +61,28 @@ PreluGradients bias_prelu_tangent(torch::Tensor& u, const torch::Tensor& weight,
 // Sum of the rows of g that used each row of the table: [B, C].
 torch::Tensor sum_rows(const torch::Tensor& g, const torch::Tensor& rows, int64_t table_rows);
 
-// h += bias; normalises h in place by its columns' statistics; returns prelu(scale h + shift) and
-// one over the columns' deviation [C]. Moves the running statistics. An undefined table adds
-// nothing, an undefined slope bends nothing.
+// h + bias, normalised by its columns' statistics; prelu(scale normalised + shift); and one over
+// the columns' deviation [C]. Moves the running statistics. An undefined table adds nothing, an
+// undefined slope bends nothing.
 struct NormParts {
   torch::Tensor scale, shift, running_mean, running_variance;  // [C]
   double momentum, eps;
 };
-std::pair<torch::Tensor, torch::Tensor> bias_norm_prelu(torch::Tensor& h,
-                                                        const torch::Tensor& table,
-                                                        const torch::Tensor& rows,
-                                                        const NormParts& norm,
-                                                        const torch::Tensor& slope);
-
-// The gradients of that, given normalised h: of h before the norm, of scale, shift and slope.
-struct NormPreluGradients {
-  torch::Tensor h, scale, shift, slope;
+struct Normalised {
+  torch::Tensor h, y, inverse;
 };
-NormPreluGradients norm_prelu_backward(const torch::Tensor& gy, const torch::Tensor& normalised,
+Normalised bias_norm_prelu(const Matrix& h, const torch::Tensor& table, const torch::Tensor& rows,
+                           const NormParts& norm, const torch::Tensor& slope);
+
+// The gradients of that, given normalised h: of h before the norm, of scale, shift and slope, and
+// of the table where `rows` is given. A bias that all rows share has none: the norm takes it away.
+struct NormPreluGradients {
+  torch::Tensor h, scale, shift, slope, table;
+};
+NormPreluGradients norm_prelu_backward(const Matrix& gy, const torch::Tensor& normalised,
                                        const torch::Tensor& inverse_deviation,
                                        const torch::Tensor& scale, const torch::Tensor& shift,
-                                       const torch::Tensor& slope);
+                                       const torch::Tensor& slope, const torch::Tensor& rows,
+                                       int64_t table_rows);
 
 }  // namespace ddaebm::ops::kernels

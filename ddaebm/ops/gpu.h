@@ -52,46 +52,28 @@ torch::Tensor fir(const torch::Tensor& x, int64_t out_height, int64_t out_width,
                   const FirSteps& steps);
 
 // Those of dense_kernels.h, for float32 and float64.
-torch::Tensor bias_prelu(torch::Tensor& h, const torch::Tensor& table, const torch::Tensor& rows,
-                         const torch::Tensor& slope, const torch::Tensor& after,
-                         const torch::Tensor& after_rows);
-torch::Tensor prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,
+torch::Tensor add_bias(const kernels::Matrix& h, const torch::Tensor& table,
+                       const torch::Tensor& rows);
+kernels::Bent bias_prelu(const kernels::Matrix& h, const torch::Tensor& table,
+                         const torch::Tensor& rows, const torch::Tensor& slope,
+                         const torch::Tensor& after, const torch::Tensor& after_rows);
+torch::Tensor prelu_backward(const kernels::Matrix& gy, const torch::Tensor& h,
                              const torch::Tensor& slope);
-kernels::PreluGradients bias_prelu_backward(const torch::Tensor& gy, const torch::Tensor& h,
+kernels::PreluGradients bias_prelu_backward(const kernels::Matrix& gy, const torch::Tensor& h,
                                             const torch::Tensor& slope, const torch::Tensor& rows,
                                             int64_t table_rows);
-kernels::PreluGradients bias_prelu_tangent(torch::Tensor& u, const torch::Tensor& weight,
+kernels::PreluGradients bias_prelu_tangent(const kernels::Matrix& u, const torch::Tensor& weight,
                                            const torch::Tensor& table, const torch::Tensor& rows,
                                            const torch::Tensor& h, const torch::Tensor& slope,
                                            const torch::Tensor& dy);
 torch::Tensor sum_rows(const torch::Tensor& g, const torch::Tensor& rows, int64_t table_rows);
-std::pair<torch::Tensor, torch::Tensor> bias_norm_prelu(torch::Tensor& h,
-                                                        const torch::Tensor& table,
-                                                        const torch::Tensor& rows,
-                                                        const kernels::NormParts& norm,
-                                                        const torch::Tensor& slope);
-kernels::NormPreluGradients norm_prelu_backward(const torch::Tensor& gy,
-                                                const torch::Tensor& normalised,
-                                                const torch::Tensor& inverse_deviation,
-                                                const torch::Tensor& scale,
-                                                const torch::Tensor& shift,
-                                                const torch::Tensor& slope);
-
-// A chain of layers without norms, y = prelu(x W^T + bias), or without PReLU where `slope` is
-// undefined, in one kernel; x and h, what enters the PReLU, are for the backward pass.
-struct ChainLayer {
-  torch::Tensor weight, bias, slope;  // [C, K], [1, C], [1]
-  torch::Tensor x, h;                 // [N, K], [N, C]
-};
-struct ChainGradients {
-  torch::Tensor weight, bias, slope;
-};
-// Whether that pays: few rows, and few and small layers.
-bool takes_chain(const std::vector<ChainLayer>& chain, const torch::Tensor& x);
-// The chain's output, and the gradients of its parameters.
-torch::Tensor chain_forward(std::vector<ChainLayer>& chain, const torch::Tensor& x);
-std::vector<ChainGradients> chain_backward(const std::vector<ChainLayer>& chain,
-                                           const torch::Tensor& g);
+kernels::Normalised bias_norm_prelu(const kernels::Matrix& h, const torch::Tensor& table,
+                                    const torch::Tensor& rows, const kernels::NormParts& norm,
+                                    const torch::Tensor& slope);
+kernels::NormPreluGradients norm_prelu_backward(
+    const kernels::Matrix& gy, const torch::Tensor& normalised,
+    const torch::Tensor& inverse_deviation, const torch::Tensor& scale, const torch::Tensor& shift,
+    const torch::Tensor& slope, const torch::Tensor& rows, int64_t table_rows);
 
 // The sum of each of tensors [n] of one type, [count].
 torch::Tensor sums(const std::vector<torch::Tensor>& flat);

@@ -80,38 +80,42 @@ struct Norm {
 
 void* pointer(const Tensor& x) { return x.defined() ? x.data_ptr() : nullptr; }
 
-// What a dense layer's kernel is told of h, the bias table and the rows in it.
-cuda::Dense dense(const Tensor& h, const Tensor& rows, int64_t table_rows,
+// A matrix, and the product that a kernel is to fill it with, if any.
+struct Filled {
+  explicit Filled(const kernels::Matrix& from) : matrix(from.a) {
+    if (!from.b.defined()) return;
+    const Tensor& a = from.a;
+    const Tensor& b = from.b;
+    // A kernel's blocks each read all of a; beyond this a library's product is faster.
+    constexpr int64_t kMostElements = 100000;
+    constexpr int64_t kMostInner = 1024;
+    const bool side_by_side = a.stride(1) == 1 && (b.stride(0) == 1 || b.stride(1) == 1);
+    if (a.numel() > kMostElements || a.size(1) > kMostInner || !side_by_side) {
+      matrix = a.mm(b);
+      return;
+    }
+    matrix = torch::empty({a.size(0), b.size(1)}, a.options());
+    const bool aligned = reinterpret_cast<uintptr_t>(a.data_ptr()) % 16 == 0 &&
+                         a.stride(0) * a.element_size() % 16 == 0;
+    product = {a.data_ptr(), b.data_ptr(), static_cast<int>(a.size(1)), a.stride(0), b.stride(0),
+               b.stride(1),  aligned};
+  }
+  Tensor matrix;
+  cuda::Product product = {};
+};
+
+// What a dense layer's kernel is told of its matrix, the bias table and the rows in it.
+cuda::Dense dense(const Filled& h, const Tensor& rows, int64_t table_rows,
                   const Tensor& table = {}) {
-  return {type_of(h),     h.size(0),  h.size(1),
-          pointer(table), table_rows, rows.defined() ? rows.data_ptr<int64_t>() : nullptr};
+  return {type_of(h.matrix), h.matrix.size(0), h.matrix.size(1),
+          pointer(table),    table_rows,       rows.defined() ? rows.data_ptr<int64_t>() : nullptr,
+          h.product};
 }
 
 // A place for the sums of each block, which together are a slope's gradient.
-Tensor slope_sums(const Tensor& h) {
-  return torch::empty({cuda::dense_blocks(h.size(1))}, h.options());
-}
-
-// What both passes of a chain are told; its layers have their x and h.
-cuda::FewRows few_rows(const std::vector<ChainLayer>& chain) {
-  cuda::FewRows all = {};
-  all.type = type_of(chain[0].x);
-  all.rows = static_cast<int>(chain[0].x.size(0));
-  all.layers = static_cast<int>(chain.size());
-  for (size_t i = 0; i < chain.size(); ++i) {
-    const auto& l = chain[i];
-    auto& to = all.layer[i];
-    to.in = static_cast<int>(l.weight.size(1));
-    to.out = static_cast<int>(l.weight.size(0));
-    to.weight_stride = static_cast<int>(l.weight.stride(0));
-    to.weight = l.weight.data_ptr();
-    to.bias = l.bias.data_ptr();
-    to.x = l.x.data_ptr();
-    if (!l.slope.defined()) continue;
-    to.slope = l.slope.data_ptr();
-    to.h = l.h.data_ptr();
-  }
-  return all;
+Tensor slope_sums(const Filled& h) {
+  return torch::empty({cuda::dense_blocks(h.matrix.size(1), h.product.a != nullptr)},
+                      h.matrix.options());
 }
 
 std::vector<cuda::Piece> pieces_of(const std::vector<Tensor>& flat) {
@@ -248,128 +252,102 @@ Tensor fir(const Tensor& x, int64_t out_height, int64_t out_width, const FirStep
   return out;
 }
 
-Tensor bias_prelu(Tensor& h, const Tensor& table, const Tensor& rows, const Tensor& slope,
-                  const Tensor& after, const Tensor& after_rows) {
-  const c10::cuda::CUDAGuard guard(h.device());
-  auto y = torch::empty_like(h);
+Tensor add_bias(const kernels::Matrix& given, const Tensor& table, const Tensor& rows) {
+  const c10::cuda::CUDAGuard guard(given.a.device());
+  const Filled h(given);
+  cuda::bias_prelu(dense(h, rows, table.size(0), table), h.matrix.data_ptr(), nullptr, {}, nullptr,
+                   stream());
+  return h.matrix;
+}
+
+kernels::Bent bias_prelu(const kernels::Matrix& given, const Tensor& table, const Tensor& rows,
+                         const Tensor& slope, const Tensor& after, const Tensor& after_rows) {
+  const c10::cuda::CUDAGuard guard(given.a.device());
+  const Filled h(given);
+  auto y = torch::empty_like(h.matrix);
   const cuda::AddedRows added =
       after.defined() ? cuda::AddedRows{after.data_ptr(), after_rows.data_ptr<int64_t>()}
                       : cuda::AddedRows{};
-  cuda::bias_prelu(dense(h, rows, table.size(0), table), h.data_ptr(), slope.data_ptr(), added,
-                   y.data_ptr(), stream());
-  return y;
+  cuda::bias_prelu(dense(h, rows, table.size(0), table), h.matrix.data_ptr(), slope.data_ptr(),
+                   added, y.data_ptr(), stream());
+  return {h.matrix, y};
 }
 
-Tensor prelu_backward(const Tensor& gy, const Tensor& h, const Tensor& slope) {
+Tensor prelu_backward(const kernels::Matrix& gy, const Tensor& h, const Tensor& slope) {
   const c10::cuda::CUDAGuard guard(h.device());
+  const Filled g(gy);
   auto gh = torch::empty_like(h);
-  cuda::prelu_backward(dense(h, {}, 0), gy.data_ptr(), h.data_ptr(), slope.data_ptr(),
+  cuda::prelu_backward(dense(g, {}, 0), g.matrix.data_ptr(), h.data_ptr(), slope.data_ptr(),
                        gh.data_ptr(), stream());
   return gh;
 }
 
-kernels::PreluGradients bias_prelu_backward(const Tensor& gy, const Tensor& h, const Tensor& slope,
-                                            const Tensor& rows, int64_t table_rows) {
-  const c10::cuda::CUDAGuard guard(h.device());
-  auto gh = torch::empty_like(h);
-  auto table = torch::empty({table_rows, h.size(1)}, h.options());
-  auto sums = slope_sums(h);
-  cuda::bias_prelu_backward(dense(h, rows, table_rows), gy.data_ptr(), h.data_ptr(),
-                            slope.data_ptr(), gh.data_ptr(), table.data_ptr(), sums.data_ptr(),
-                            stream());
-  return {gh, table, sums};
+kernels::PreluGradients bias_prelu_backward(const kernels::Matrix& gy, const Tensor& h,
+                                            const Tensor& slope, const Tensor& rows,
+                                            int64_t table_rows) {
+  const c10::cuda::CUDAGuard guard(gy.a.device());
+  const Filled g(gy);
+  const bool bent = slope.defined();
+  const auto gh = bent ? torch::empty_like(h) : Tensor();
+  const auto sums = bent ? slope_sums(g) : Tensor();
+  auto table = torch::empty({table_rows, g.matrix.size(1)}, g.matrix.options());
+  cuda::bias_prelu_backward(dense(g, rows, table_rows), g.matrix.data_ptr(), pointer(h),
+                            pointer(slope), pointer(gh), table.data_ptr(), pointer(sums), stream());
+  return {bent ? gh : g.matrix, table, sums};
 }
 
-kernels::PreluGradients bias_prelu_tangent(Tensor& u, const Tensor& weight, const Tensor& table,
-                                           const Tensor& rows, const Tensor& h, const Tensor& slope,
-                                           const Tensor& dy) {
-  const c10::cuda::CUDAGuard guard(u.device());
+kernels::PreluGradients bias_prelu_tangent(const kernels::Matrix& given, const Tensor& weight,
+                                           const Tensor& table, const Tensor& rows, const Tensor& h,
+                                           const Tensor& slope, const Tensor& dy) {
+  const c10::cuda::CUDAGuard guard(dy.device());
+  const Filled u(given);
   const bool bent = slope.defined();
   auto g_table = torch::empty_like(table);
   const auto sums = bent ? slope_sums(u) : Tensor();
-  cuda::bias_prelu_tangent(dense(u, rows, table.size(0), table), u.data_ptr(), weight.data_ptr(),
-                           bent ? h.data_ptr() : nullptr, pointer(slope), dy.data_ptr(),
-                           g_table.data_ptr(), pointer(sums), stream());
-  return {u, g_table, sums};
+  cuda::bias_prelu_tangent(dense(u, rows, table.size(0), table), u.matrix.data_ptr(),
+                           weight.data_ptr(), bent ? h.data_ptr() : nullptr, pointer(slope),
+                           dy.data_ptr(), g_table.data_ptr(), pointer(sums), stream());
+  return {u.matrix, g_table, sums};
 }
 
 Tensor sum_rows(const Tensor& g, const Tensor& rows, int64_t table_rows) {
-  const c10::cuda::CUDAGuard guard(g.device());
-  auto sums = torch::empty({table_rows, g.size(1)}, g.options());
-  cuda::sum_rows(dense(g, rows, table_rows), g.data_ptr(), sums.data_ptr(), stream());
-  return sums;
+  return bias_prelu_backward({g, {}}, {}, {}, rows, table_rows).table;
 }
 
-std::pair<Tensor, Tensor> bias_norm_prelu(Tensor& h, const Tensor& table, const Tensor& rows,
-                                          const kernels::NormParts& norm, const Tensor& slope) {
-  const c10::cuda::CUDAGuard guard(h.device());
-  auto y = torch::empty_like(h);
+kernels::Normalised bias_norm_prelu(const kernels::Matrix& given, const Tensor& table,
+                                    const Tensor& rows, const kernels::NormParts& norm,
+                                    const Tensor& slope) {
+  const c10::cuda::CUDAGuard guard(given.a.device());
+  const Filled h(given);
+  auto y = torch::empty_like(h.matrix);
   auto inverse = torch::empty_like(norm.scale);
   cuda::bias_norm_prelu(dense(h, rows, table.defined() ? table.size(0) : 0, table),
                         {norm.scale.data_ptr(), norm.shift.data_ptr(), norm.running_mean.data_ptr(),
                          norm.running_variance.data_ptr(), norm.momentum, norm.eps},
-                        h.data_ptr(), pointer(slope), y.data_ptr(), inverse.data_ptr(), stream());
-  return {y, inverse};
+                        h.matrix.data_ptr(), pointer(slope), y.data_ptr(), inverse.data_ptr(),
+                        stream());
+  return {h.matrix, y, inverse};
 }
 
-kernels::NormPreluGradients norm_prelu_backward(const Tensor& gy, const Tensor& normalised,
+kernels::NormPreluGradients norm_prelu_backward(const kernels::Matrix& gy, const Tensor& normalised,
                                                 const Tensor& inverse_deviation,
                                                 const Tensor& scale, const Tensor& shift,
-                                                const Tensor& slope) {
-  const c10::cuda::CUDAGuard guard(gy.device());
+                                                const Tensor& slope, const Tensor& rows,
+                                                int64_t table_rows) {
+  const c10::cuda::CUDAGuard guard(normalised.device());
+  const Filled g(gy);
   auto gh = torch::empty_like(normalised);
   auto g_scale = torch::empty_like(scale);
   auto g_shift = torch::empty_like(shift);
-  const auto sums = slope.defined() ? slope_sums(normalised) : Tensor();
+  const auto sums = slope.defined() ? slope_sums(g) : Tensor();
+  const auto g_table =
+      rows.defined() ? torch::empty({table_rows, gh.size(1)}, gh.options()) : Tensor();
   cuda::norm_prelu_backward(
-      dense(normalised, {}, 0), {scale.data_ptr(), shift.data_ptr(), nullptr, nullptr, 0.0, 0.0},
-      gy.data_ptr(), normalised.data_ptr(), inverse_deviation.data_ptr(), pointer(slope),
-      gh.data_ptr(), g_scale.data_ptr(), g_shift.data_ptr(), pointer(sums), stream());
-  return {gh, g_scale, g_shift, sums};
-}
-
-bool takes_chain(const std::vector<ChainLayer>& chain, const Tensor& x) {
-  constexpr int64_t kRows = 32;
-  constexpr int64_t kWeights = 50000;  // as much as one block of threads does in some microseconds
-  int64_t weights = 0;
-  for (const auto& l : chain) weights += l.weight.numel();
-  return takes(x) && x.scalar_type() != torch::kBFloat16 && x.size(0) <= kRows &&
-         weights <= kWeights && chain.size() <= cuda::FewRows::kMostLayers;
-}
-
-Tensor chain_forward(std::vector<ChainLayer>& chain, const Tensor& x) {
-  const c10::cuda::CUDAGuard guard(x.device());
-  std::vector<Tensor> outputs;
-  for (auto& l : chain) {
-    l.x = outputs.empty() ? x.contiguous() : outputs.back();
-    outputs.push_back(torch::empty({x.size(0), l.weight.size(0)}, x.options()));
-    if (l.slope.defined()) l.h = torch::empty_like(outputs.back());
-  }
-  auto all = few_rows(chain);
-  for (size_t i = 0; i < chain.size(); ++i) all.layer[i].y = outputs[i].data_ptr();
-  cuda::few_rows_forward(all, stream());
-  return outputs.back();
-}
-
-std::vector<ChainGradients> chain_backward(const std::vector<ChainLayer>& chain, const Tensor& g) {
-  const c10::cuda::CUDAGuard guard(g.device());
-  auto all = few_rows(chain);
-  std::vector<ChainGradients> found;
-  std::vector<Tensor> kept;
-  for (size_t i = 0; i < chain.size(); ++i) {
-    const auto& l = chain[i];
-    auto& to = all.layer[i];
-    kept.push_back(torch::empty({g.size(0), l.weight.size(0)}, g.options()));
-    found.push_back({torch::empty({l.weight.size(0), l.weight.size(1)}, g.options()),
-                     torch::empty_like(l.bias),
-                     l.slope.defined() ? torch::empty_like(l.slope) : Tensor()});
-    to.g = kept.back().data_ptr();
-    to.g_weight = found.back().weight.data_ptr();
-    to.g_bias = found.back().bias.data_ptr();
-    if (l.slope.defined()) to.g_slope = found.back().slope.data_ptr();
-  }
-  cuda::few_rows_backward(all, g.contiguous().data_ptr(), stream());
-  return found;
+      dense(g, rows, table_rows), {scale.data_ptr(), shift.data_ptr(), nullptr, nullptr, 0.0, 0.0},
+      g.matrix.data_ptr(), normalised.data_ptr(), inverse_deviation.data_ptr(), pointer(slope),
+      gh.data_ptr(), g_scale.data_ptr(), g_shift.data_ptr(), pointer(sums), pointer(g_table),
+      stream());
+  return {gh, g_scale, g_shift, sums, g_table};
 }
 
 Tensor sums(const std::vector<Tensor>& flat) {

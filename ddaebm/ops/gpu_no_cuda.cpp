@@ -36,38 +36,36 @@ std::tuple<torch::Tensor, torch::Tensor> softmax_twice(const torch::Tensor&, con
 torch::Tensor concatenate(const torch::Tensor&, const torch::Tensor&) { missing(); }
 std::tuple<torch::Tensor, torch::Tensor> separate(const torch::Tensor&, int64_t) { missing(); }
 torch::Tensor fir(const torch::Tensor&, int64_t, int64_t, const FirSteps&) { missing(); }
-torch::Tensor bias_prelu(torch::Tensor&, const torch::Tensor&, const torch::Tensor&,
+torch::Tensor add_bias(const kernels::Matrix&, const torch::Tensor&, const torch::Tensor&) {
+  missing();
+}
+kernels::Bent bias_prelu(const kernels::Matrix&, const torch::Tensor&, const torch::Tensor&,
                          const torch::Tensor&, const torch::Tensor&, const torch::Tensor&) {
   missing();
 }
-torch::Tensor prelu_backward(const torch::Tensor&, const torch::Tensor&, const torch::Tensor&) {
+torch::Tensor prelu_backward(const kernels::Matrix&, const torch::Tensor&, const torch::Tensor&) {
   missing();
 }
-kernels::PreluGradients bias_prelu_backward(const torch::Tensor&, const torch::Tensor&,
+kernels::PreluGradients bias_prelu_backward(const kernels::Matrix&, const torch::Tensor&,
                                             const torch::Tensor&, const torch::Tensor&, int64_t) {
   missing();
 }
-kernels::PreluGradients bias_prelu_tangent(torch::Tensor&, const torch::Tensor&,
+kernels::PreluGradients bias_prelu_tangent(const kernels::Matrix&, const torch::Tensor&,
                                            const torch::Tensor&, const torch::Tensor&,
                                            const torch::Tensor&, const torch::Tensor&,
                                            const torch::Tensor&) {
   missing();
 }
 torch::Tensor sum_rows(const torch::Tensor&, const torch::Tensor&, int64_t) { missing(); }
-std::pair<torch::Tensor, torch::Tensor> bias_norm_prelu(torch::Tensor&, const torch::Tensor&,
-                                                        const torch::Tensor&,
-                                                        const kernels::NormParts&,
-                                                        const torch::Tensor&) {
+kernels::Normalised bias_norm_prelu(const kernels::Matrix&, const torch::Tensor&,
+                                    const torch::Tensor&, const kernels::NormParts&,
+                                    const torch::Tensor&) {
   missing();
 }
-kernels::NormPreluGradients norm_prelu_backward(const torch::Tensor&, const torch::Tensor&,
+kernels::NormPreluGradients norm_prelu_backward(const kernels::Matrix&, const torch::Tensor&,
                                                 const torch::Tensor&, const torch::Tensor&,
-                                                const torch::Tensor&, const torch::Tensor&) {
-  missing();
-}
-bool takes_chain(const std::vector<ChainLayer>&, const torch::Tensor&) { return false; }
-torch::Tensor chain_forward(std::vector<ChainLayer>&, const torch::Tensor&) { missing(); }
-std::vector<ChainGradients> chain_backward(const std::vector<ChainLayer>&, const torch::Tensor&) {
+                                                const torch::Tensor&, const torch::Tensor&,
+                                                const torch::Tensor&, int64_t) {
   missing();
 }
 torch::Tensor sums(const std::vector<torch::Tensor>&) { missing(); }

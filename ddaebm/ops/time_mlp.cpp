@@ -1,7 +1,7 @@
 #include "ddaebm/ops/time_mlp.h"
 
 #include <algorithm>
-#include <tuple>
+#include <span>
 
 #include <ATen/TracerMode.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -9,7 +9,6 @@
 
 #include "ddaebm/ops/beside.h"
 #include "ddaebm/ops/dense_kernels.h"
-#include "ddaebm/ops/gpu.h"
 
 namespace ddaebm::ops {
 namespace {
@@ -44,6 +43,11 @@ struct Passes : torch::CustomClassHolder {
   std::vector<Layer> time;  // embeddings [T, E] -> the table, [T, C]
   std::vector<Layer> main;  // x [N, D] -> [N, out]
   size_t x_branch = 0;      // how many of main's are the x branch
+
+  std::span<Layer> x_layers() { return std::span(main).first(x_branch); }
+  std::span<Layer> trunk_layers() { return std::span(main).subspan(x_branch); }
+  std::span<const Layer> x_layers() const { return std::span(main).first(x_branch); }
+  std::span<const Layer> trunk_layers() const { return std::span(main).subspan(x_branch); }
 };
 
 struct Call {
@@ -81,54 +85,40 @@ Layer layer(const Dense& dense, bool norm_after) {
   return made;
 }
 
-// Normalises h in place, and returns what follows.
-Tensor norm(Layer& l, Tensor& h, const Tensor& table, const Tensor& slope) {
-  const kernels::NormParts parts = {l.norm.scale,        l.norm.shift,
-                                    l.norm.running_mean, l.norm.running_variance,
-                                    l.norm.momentum,     l.norm.eps};
-  Tensor y;
-  std::tie(y, l.inverse) = kernels::bias_norm_prelu(h, table, l.rows, parts, slope);
-  l.normalised = h;
-  return y;
+// Normalises h, and returns what follows.
+Tensor norm(Layer& l, const kernels::Matrix& h, const Tensor& table, const Tensor& slope) {
+  auto made = kernels::bias_norm_prelu(h, table, l.rows,
+                                       {l.norm.scale, l.norm.shift, l.norm.running_mean,
+                                        l.norm.running_variance, l.norm.momentum, l.norm.eps},
+                                       slope);
+  l.normalised = made.h;
+  l.inverse = made.inverse;
+  return made.y;
 }
 
-Tensor forward_pass(std::vector<Layer>& chain, Tensor x) {
+Tensor forward_pass(std::span<Layer> chain, Tensor x) {
   for (Layer& l : chain) {
     l.x = x;
-    auto h = kernels::product(x, l.weight.t());
+    const kernels::Matrix h = {x, l.weight.t()};
     if (l.norm.scale.defined() && !l.norm_after) {
       x = norm(l, h, l.table, l.slope);
     } else if (l.slope.defined()) {
-      x = kernels::bias_prelu(h, l.table, l.rows, l.slope);
-      l.h = h;
-      if (l.norm_after) x = norm(l, x, {}, {});
+      auto bent = kernels::bias_prelu(h, l.table, l.rows, l.slope);
+      l.h = bent.h;
+      x = l.norm_after ? norm(l, {bent.y, {}}, {}, {}) : bent.y;
     } else {
-      kernels::add_bias(h, l.table, l.rows);
-      x = h;
+      x = kernels::add_bias(h, l.table, l.rows);
     }
   }
   return x;
 }
 
-std::vector<gpu::ChainLayer> as_chain(const std::vector<Layer>& layers) {
-  std::vector<gpu::ChainLayer> chain;
-  for (const Layer& l : layers) chain.push_back({l.weight, l.table, l.slope, l.x, l.h});
-  return chain;
-}
-
-// The same as forward_pass for the time branch, whose rows are few.
-Tensor time_pass(std::vector<Layer>& layers, const Tensor& embeddings) {
-  auto chain = as_chain(layers);
-  if (!gpu::takes_chain(chain, embeddings)) return forward_pass(layers, embeddings);
-  auto table = gpu::chain_forward(chain, embeddings);
-  for (size_t i = 0; i < layers.size(); ++i) {
-    layers[i].x = chain[i].x;
-    layers[i].h = chain[i].h;
-  }
-  return table;
-}
-
-c10::intrusive_ptr<Passes> start(const Call& call) {
+// A call's layers, evaluated.
+struct Evaluated {
+  c10::intrusive_ptr<Passes> passes;
+  Tensor y;
+};
+Evaluated evaluate(const Call& call, const Tensor& x) {
   const TimeMlpParts& net = call.net;
   auto passes = c10::make_intrusive<Passes>();
   const auto put = [&](std::vector<Layer>& chain, const std::vector<Dense>& part) {
@@ -146,68 +136,61 @@ c10::intrusive_ptr<Passes> start(const Call& call) {
   of_time.table = first.table;
   passes->time.push_back(of_time);
   first.weight = first.weight.slice(1, 0, of_x);
-  first.table = time_pass(passes->time, net.embeddings);
   first.rows = call.t;
-  return passes;
+
+  Beside times(x.device(), Beside::Lane::times);
+  times.run([&] { first.table = forward_pass(passes->time, net.embeddings); });
+  const auto branch = forward_pass(passes->x_layers(), x);
+  times.join();
+  auto y = forward_pass(passes->trunk_layers(), branch);
+  return {std::move(passes), y};
 }
 
-// Gradients of a chain's parameters where they are wanted, and of its input.
-Tensor backward_pass(const std::vector<Layer>& chain, Tensor g, bool input_wanted,
-                     std::vector<Gradients>* gradients) {
-  g = g.contiguous();
-  if (gradients != nullptr) gradients->resize(chain.size());
-  Beside weights(g.device(), Beside::Lane::weights);
+// The gradients of a chain's parameters where they are wanted, given that of its output; returns
+// that of its input.
+kernels::Matrix backward_pass(std::span<const Layer> chain, kernels::Matrix g,
+                              std::span<Gradients> gradients) {
+  const bool wanted = !gradients.empty();
+  Beside weights(g.a.device(), Beside::Lane::weights);
   for (size_t i = chain.size(); i-- > 0;) {
     const Layer& l = chain[i];
     Gradients found;
     const bool norm_first = l.norm.scale.defined() && !l.norm_after;
     if (l.norm.scale.defined()) {
       auto all = kernels::norm_prelu_backward(g, l.normalised, l.inverse, l.norm.scale,
-                                              l.norm.shift, norm_first ? l.slope : Tensor());
-      g = all.h;
-      found.slope = all.slope;
-      found.scale = all.scale;
-      found.shift = all.shift;
+                                              l.norm.shift, norm_first ? l.slope : Tensor(),
+                                              norm_first ? l.rows : Tensor(), l.table.size(0));
+      g = {all.h, {}};
+      found = {{}, all.table, all.slope, all.scale, all.shift};
+      if (norm_first && !found.table.defined()) found.table = torch::zeros_like(l.table);
     }
-    if (norm_first) {
-      // A norm takes away what is common to all rows, such as a bias.
-      found.table = l.rows.defined() ? kernels::sum_rows(g, l.rows, l.table.size(0))
-                                     : torch::zeros_like(l.table);
-    } else if (!l.slope.defined()) {
-      if (gradients != nullptr) found.table = kernels::sum_rows(g, l.rows, l.table.size(0));
-    } else if (gradients == nullptr) {
-      g = kernels::prelu_backward(g, l.h, l.slope);
-    } else {
+    if (!norm_first && wanted) {
       auto all = kernels::bias_prelu_backward(g, l.h, l.slope, l.rows, l.table.size(0));
-      g = all.h;
+      g = {all.h, {}};
       found.table = all.table;
       found.slope = all.slope;
+    } else if (!norm_first) {
+      g = {l.slope.defined() ? kernels::prelu_backward(g, l.h, l.slope) : g.made(), {}};
     }
-    if (gradients != nullptr) {
-      weights.run([&] { found.weight = kernels::product(g.t(), l.x); }, {g});
-      (*gradients)[i] = found;
+    if (wanted) {
+      weights.run([&] { found.weight = kernels::product(g.a.t(), l.x); }, {g.a});
+      gradients[i] = found;
     }
-    if (i > 0 || input_wanted) g = kernels::product(g, l.weight);
+    g.b = l.weight;
   }
-  if (gradients != nullptr) weights.join();
+  if (wanted) weights.join();
   return g;
 }
 
 // Of the time branch, from those of the bias table that it made.
-std::vector<Gradients> time_gradients(const std::vector<Layer>& layers, const Tensor& of_table) {
-  std::vector<Gradients> gradients;
-  if (const auto chain = as_chain(layers); gpu::takes_chain(chain, chain[0].x)) {
-    for (auto& g : gpu::chain_backward(chain, of_table)) {
-      gradients.push_back({g.weight, g.bias, g.slope, {}, {}});
-    }
-  } else {
-    backward_pass(layers, of_table, /*input_wanted=*/false, &gradients);
-  }
+std::vector<Gradients> time_gradients(const Passes& passes, const Tensor& of_table) {
+  std::vector<Gradients> gradients(passes.time.size());
+  backward_pass(passes.time, {of_table, {}}, gradients);
   return gradients;
 }
 
-variable_list all_gradients(const Passes& passes, std::vector<Gradients>& main) {
-  auto time = time_gradients(passes.time, main[passes.x_branch].table);
+variable_list all_gradients(const Passes& passes, std::vector<Gradients>& time,
+                            std::vector<Gradients>& main) {
   std::vector<Tensor*> slopes;
   for (Gradients& g : main) slopes.push_back(&g.slope);
   for (Gradients& g : time) slopes.push_back(&g.slope);
@@ -240,8 +223,7 @@ struct Evaluate : Function<Evaluate> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x, at::TensorList parameters,
                         const Call& call) {
     const at::AutoDispatchBelowADInplaceOrView plain;
-    auto passes = start(call);
-    auto y = forward_pass(passes->main, x);
+    auto [passes, y] = evaluate(call, x);
     ctx->save_for_backward({x});
     ctx->saved_data["parameters"] = static_cast<int64_t>(parameters.size());
     ctx->saved_data["passes"] = c10::IValue::make_capsule(std::move(passes));
@@ -254,12 +236,20 @@ struct Evaluate : Function<Evaluate> {
     ctx->get_saved_variables();
     const auto count = static_cast<size_t>(ctx->saved_data["parameters"].toInt());
     const bool x_wanted = ctx->needs_input_grad(0);
+    const kernels::Matrix g = {given[0].contiguous(), {}};
     if (!any_parameter_wanted(ctx, count)) {
-      return answer(backward_pass(passes.main, given[0], x_wanted, nullptr), {}, count);
+      return answer(backward_pass(passes.main, g, {}).made(), {}, count);
     }
-    std::vector<Gradients> main;
-    const auto gx = backward_pass(passes.main, given[0], x_wanted, &main);
-    return answer(x_wanted ? gx : Tensor(), all_gradients(passes, main), count);
+    std::vector<Gradients> main(passes.main.size());
+    const auto of_x = std::span(main).first(passes.x_branch);
+    const auto of_trunk = std::span(main).subspan(passes.x_branch);
+    const auto of_branch = backward_pass(passes.trunk_layers(), g, of_trunk);
+    std::vector<Gradients> time;
+    Beside times(g.a.device(), Beside::Lane::times);
+    times.run([&] { time = time_gradients(passes, of_trunk.front().table); });
+    const auto gx = backward_pass(passes.x_layers(), of_branch, of_x);
+    times.join();
+    return answer(x_wanted ? gx.made() : Tensor(), all_gradients(passes, time, main), count);
   }
 };
 
@@ -275,13 +265,12 @@ struct EvaluateWithGradient : Function<EvaluateWithGradient> {
   static variable_list forward(AutogradContext* ctx, const Tensor& x, at::TensorList parameters,
                                const Call& call) {
     const at::AutoDispatchBelowADInplaceOrView plain;
-    auto passes = start(call);
-    const auto value = forward_pass(passes->main, x);
+    auto [passes, value] = evaluate(call, x);
     auto g = torch::ones_like(value);
     for (size_t i = passes->main.size(); i-- > 0;) {
       Layer& l = passes->main[i];
       l.dy = g;
-      l.dh = l.slope.defined() ? kernels::prelu_backward(g, l.h, l.slope) : g;
+      l.dh = l.slope.defined() ? kernels::prelu_backward({g, {}}, l.h, l.slope) : g;
       g = kernels::product(l.dh, l.weight);
     }
     ctx->save_for_backward({x, g});
@@ -297,20 +286,27 @@ struct EvaluateWithGradient : Function<EvaluateWithGradient> {
     const auto ge = given[0].contiguous();
     const auto gx = ctx->needs_input_grad(0) ? ge.unsqueeze(1) * saved[1] : Tensor();
     if (!any_parameter_wanted(ctx, count)) return answer(gx, {}, count);
-    std::vector<Gradients> main;
+    std::vector<Gradients> main(passes.main.size());
+    std::vector<Gradients> time;
     Beside weights(ge.device(), Beside::Lane::weights);
+    Beside times(ge.device(), Beside::Lane::times);
     auto s = torch::addcmul(given[1], ge.unsqueeze(1), saved[0]);
-    for (const Layer& l : passes.main) {
-      Gradients found;
+    for (size_t i = 0; i < main.size(); ++i) {
+      const Layer& l = passes.main[i];
+      Gradients& found = main[i];
       weights.run([&] { found.weight = kernels::product(l.dh.t(), s); }, {s});
-      s = kernels::product(s, l.weight.t());
-      auto all = kernels::bias_prelu_tangent(s, ge, l.table, l.rows, l.h, l.slope, l.dy);
+      auto all =
+          kernels::bias_prelu_tangent({s, l.weight.t()}, ge, l.table, l.rows, l.h, l.slope, l.dy);
+      s = all.h;
       found.table = all.table;
       found.slope = all.slope;
-      main.push_back(found);
+      if (i == passes.x_branch) {
+        times.run([&] { time = time_gradients(passes, found.table); });
+      }
     }
     weights.join();
-    return answer(gx, all_gradients(passes, main), count);
+    times.join();
+    return answer(gx, all_gradients(passes, time, main), count);
   }
 };
 

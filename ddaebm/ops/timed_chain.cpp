@@ -44,14 +44,14 @@ struct Evaluate : Function<Evaluate> {
     Tensor y = x;
     for (const TimedDense& l : call.layers) {
       saved.push_back(y);
-      auto h = kernels::product(y, l.weight.t());
+      const kernels::Matrix h = {y, l.weight.t()};
       const auto bias = l.bias.unsqueeze(0);
       if (l.slope.defined()) {
-        y = kernels::bias_prelu(h, bias, {}, l.slope, l.after, call.t);
-        saved.push_back(h);
+        auto bent = kernels::bias_prelu(h, bias, {}, l.slope, l.after, call.t);
+        saved.push_back(bent.h);
+        y = bent.y;
       } else {
-        kernels::add_bias(h, bias, {});
-        y = h;
+        y = kernels::add_bias(h, bias, {});
       }
     }
     ctx->save_for_backward(saved);
@@ -84,12 +84,12 @@ struct Evaluate : Function<Evaluate> {
         if (l.after.defined()) {
           weights.run([&] { found.after = kernels::sum_rows(g, saved[1], l.after.size(0)); }, {g});
         }
-        auto all = kernels::bias_prelu_backward(g, h, l.slope, {}, 1);
+        auto all = kernels::bias_prelu_backward({g, {}}, h, l.slope, {}, 1);
         g = all.h;
         found.bias = all.table.squeeze(0);
         found.slope = all.slope;
       } else {
-        g = kernels::prelu_backward(g, h, l.slope);
+        g = kernels::prelu_backward({g, {}}, h, l.slope);
       }
       const Tensor& x = saved[--kept];
       if (parameters) weights.run([&] { found.weight = kernels::product(g.t(), x); }, {g});

@@ -77,8 +77,9 @@ struct Block {
   }
   std::barrier<> all;
   std::vector<std::unique_ptr<std::barrier<>>> warps;
-  std::vector<uint64_t> lanes;  // what each thread shows its warp
-  std::vector<char> shared;
+  std::vector<uint64_t> lanes;                             // what each thread shows its warp
+  std::vector<char> shared;                                // what the launch asked for
+  std::vector<char> named = std::vector<char>(48 * 1024);  // for an array that the kernel names
 };
 
 struct Cluster {
@@ -93,19 +94,20 @@ struct Cluster {
 inline thread_local Block* block = nullptr;
 inline thread_local Cluster* cluster = nullptr;
 
-// A kernel's one array in shared memory.
 template <class T>
-T* shared(size_t count) {
-  if (count * sizeof(T) > block->shared.size()) throw std::runtime_error("shared memory");
+T* launched() {
   return reinterpret_cast<T*>(block->shared.data());
 }
 
-// The same with every access checked: what a GPU would answer with an illegal access, or not at
-// all.
+// The one array that a kernel names at a time, with every access checked: what a GPU would answer
+// with an illegal access, or not at all.
 template <class T>
 class SharedArray {
  public:
-  explicit SharedArray(size_t count) : first_(shared<T>(count)), count_(count) {}
+  explicit SharedArray(size_t count)
+      : first_(reinterpret_cast<T*>(block->named.data())), count_(count) {
+    if (count * sizeof(T) > block->named.size()) throw std::runtime_error("shared memory");
+  }
   T& operator[](size_t i) const {
     if (i >= count_) {
       std::fprintf(stderr, "element %zu of %zu in shared memory\n", i, count_);
@@ -146,7 +148,7 @@ inline void run(dim3 grid, unsigned threads, unsigned blocks, size_t shared,
 }  // namespace emulation
 
 #define DDAEBM_SHARED(type, name, count) const emulation::SharedArray<type> name(count)
-#define DDAEBM_SHARED_LAUNCHED(type, name) type* name = emulation::shared<type>(0)
+#define DDAEBM_SHARED_LAUNCHED(type, name) type* name = emulation::launched<type>()
 
 inline void __syncthreads() { emulation::block->all.arrive_and_wait(); }
 
@@ -200,9 +202,7 @@ template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments... arguments) {
   const unsigned blocks = config->numAttrs > 0 ? config->attrs->val.clusterDim.x : 1;
-  // Those that name their array's size in the kernel get enough; others what they asked for.
-  const size_t shared = config->dynamicSmemBytes > 0 ? config->dynamicSmemBytes : size_t{48} * 1024;
-  emulation::run(config->gridDim, config->blockDim.x, blocks, shared,
+  emulation::run(config->gridDim, config->blockDim.x, blocks, config->dynamicSmemBytes,
                  [&] { kernel(arguments...); });
   return cudaSuccess;
 }

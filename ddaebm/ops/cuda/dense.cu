@@ -8,10 +8,13 @@
 namespace ddaebm::ops::cuda {
 namespace {
 
-constexpr int kColumns = 8;  // that a block takes, with all of their rows: 32 bytes of each
-constexpr int kRows = 64;    // of threads
-constexpr int kWarps = kRows * kColumns / 32;
+constexpr int kThreads = 512;
+constexpr int kWarps = kThreads / 32;
 constexpr int kAtOnce = 4;  // rows of the bias table that sums are made for at once
+
+// The columns that a block takes, with all of their rows: 32 bytes of each in float32; fewer where
+// it makes the matrix itself, so that more blocks share that work.
+constexpr int columns_of_block(bool product) { return product ? 4 : 8; }
 
 template <class T>
 __device__ inline T prelu(T h, T slope) {
@@ -21,10 +24,22 @@ template <class T>
 __device__ inline T below_zero(T h) {
   return h < T(0) ? h : T(0);
 }
+// Without a slope nothing is bent.
+template <class T>
+__device__ inline T slope_or_one(const T* slope) {
+  return slope == nullptr ? T(1) : *slope;
+}
+
+// Elements from one column of b to the next in shared memory: columns begin in different banks, at
+// multiples of sixteen bytes.
+__host__ __device__ inline int pitch(int inner) { return (inner + 31) / 32 * 32 + 4; }
 
 // A thread keeps to one column and walks over rows.
-template <class T>
+template <class T, bool kProduct>
 struct Tile {
+  static constexpr int kColumns = columns_of_block(kProduct);
+  static constexpr int kRows = kThreads / kColumns;  // of threads
+
   __device__ explicit Tile(const Dense& dense_)
       : dense(dense_),
         row(static_cast<int>(threadIdx.x) / kColumns),
@@ -36,12 +51,70 @@ struct Tile {
   template <class F>
   __device__ void for_rows(const F& body) const {
     if (!active) return;
-    const int64_t step = static_cast<int64_t>(gridDim.y) * kRows;
 #pragma unroll 4
-    for (int64_t i = static_cast<int64_t>(blockIdx.y) * kRows + row; i < dense.rows; i += step) {
+    for (int64_t i = first_row(); i < dense.rows; i += row_step()) {
       body(i, i * dense.columns + column);
     }
   }
+  __device__ int64_t first_row() const { return static_cast<int64_t>(blockIdx.y) * kRows + row; }
+  __device__ int64_t row_step() const { return static_cast<int64_t>(gridDim.y) * kRows; }
+
+  // Makes the thread's elements of the matrix, a b, where they are not there yet.
+  __device__ void make(T* matrix) const {
+    if constexpr (kProduct) {
+      const Product& p = dense.product;
+      DDAEBM_SHARED_LAUNCHED(T, strip);  // the block's columns of b
+      const bool along = p.b_inner_stride == 1;
+      for (int i = static_cast<int>(threadIdx.x); i < p.inner * kColumns; i += kThreads) {
+        const int c = along ? i / p.inner : i % kColumns;
+        const int k = along ? i % p.inner : i / kColumns;
+        const int64_t at = static_cast<int64_t>(blockIdx.x) * kColumns + c;
+        strip[c * pitch(p.inner) + k] =
+            at < dense.columns
+                ? static_cast<const T*>(p.b)[k * p.b_inner_stride + at * p.b_column_stride]
+                : T(0);
+      }
+      __syncthreads();
+      if (!active) return;
+      const T* b = strip + threadIdx.x % kColumns * pitch(p.inner);
+      const int64_t step = row_step();
+      int64_t i = first_row();
+      for (; i + step < dense.rows; i += 2 * step) multiply<2>(b, i, matrix);
+      if (i < dense.rows) multiply<1>(b, i, matrix);
+    }
+  }
+  // Rows i, i + step, ...: as many at once.
+  template <int R>
+  __device__ void multiply(const T* b, int64_t i, T* matrix) const {
+    constexpr int V = 4;
+    const Product& p = dense.product;
+    const T* a[R];
+    T sums[R] = {};
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+      a[r] = static_cast<const T*>(p.a) + (i + r * row_step()) * p.a_row_stride;
+    }
+    int k = 0;
+    if (p.aligned) {
+#pragma unroll 4
+      for (; k + V <= p.inner; k += V) {
+        const auto of_b = read<T, V, /*Global=*/false>(b + k);
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+          const auto of_a = read<T, V>(a[r] + k);
+#pragma unroll
+          for (int j = 0; j < V; ++j) sums[r] += of_a[j] * of_b[j];
+        }
+      }
+    }
+    for (; k < p.inner; ++k) {
+#pragma unroll
+      for (int r = 0; r < R; ++r) sums[r] += a[r][k] * b[k];
+    }
+#pragma unroll
+    for (int r = 0; r < R; ++r) matrix[(i + r * row_step()) * dense.columns + column] = sums[r];
+  }
+
   __device__ int64_t table_row(int64_t i) const {
     return dense.table_row_of == nullptr ? 0 : dense.table_row_of[i];
   }
@@ -117,49 +190,54 @@ struct Tile {
   bool active;
 };
 
-template <class T>
+// Without a slope y is null: h is all that is wanted.
+template <class T, bool kProduct>
 __global__ void bias_prelu_kernel(Dense dense, T* h, const T* slope, AddedRows after, T* y) {
-  const Tile<T> tile(dense);
+  const Tile<T, kProduct> tile(dense);
+  tile.make(h);
   const T* added = static_cast<const T*>(after.table);
   tile.for_rows([&](int64_t i, int64_t at) {
     h[at] += tile.bias(i);
+    if (slope == nullptr) return;
     const T more = added == nullptr ? T(0) : added[after.row_of[i] * dense.columns + tile.column];
     y[at] = prelu(h[at], *slope) + more;
   });
 }
 
-template <class T>
-__global__ void prelu_backward_kernel(Dense dense, const T* g, const T* h, const T* slope, T* gh) {
-  const Tile<T> tile(dense);
+template <class T, bool kProduct>
+__global__ void prelu_backward_kernel(Dense dense, T* g, const T* h, const T* slope, T* gh) {
+  const Tile<T, kProduct> tile(dense);
+  tile.make(g);
   tile.for_rows([&](int64_t, int64_t at) { gh[at] = h[at] > T(0) ? g[at] : g[at] * *slope; });
 }
 
-template <class T>
-__global__ void bias_prelu_backward_kernel(Dense dense, const T* g, const T* h, const T* slope,
-                                           T* gh, T* g_table, T* g_slope) {
-  const Tile<T> tile(dense);
+// Without a slope h, gh and g_slope are null, and the table's sums are of g.
+template <class T, bool kProduct>
+__global__ void bias_prelu_backward_kernel(Dense dense, T* g, const T* h, const T* slope, T* gh,
+                                           T* g_table, T* g_slope) {
+  const Tile<T, kProduct> tile(dense);
+  tile.make(g);
+  // Each thread reads back what it wrote.
+  if (slope == nullptr) {
+    tile.write_table_sums(g_table, [&](int64_t, int64_t at) { return g[at]; });
+    return;
+  }
   const T a = *slope;
   T of_slope = 0;
   tile.for_rows([&](int64_t, int64_t at) {
     gh[at] = h[at] > T(0) ? g[at] : g[at] * a;
     of_slope += g[at] * below_zero(h[at]);
   });
-  // Each thread reads back what it wrote.
   tile.write_table_sums(g_table, [&](int64_t, int64_t at) { return gh[at]; });
   tile.write_block_sum(of_slope, g_slope);
 }
 
-// Without a slope nothing is bent; then g_slope is null.
-template <class T>
-__device__ inline T slope_or_one(const T* slope) {
-  return slope == nullptr ? T(1) : *slope;
-}
-
-// Without a slope h is null too.
-template <class T>
+// Without a slope h and g_slope are null.
+template <class T, bool kProduct>
 __global__ void bias_prelu_tangent_kernel(Dense dense, T* u, const T* weight, const T* h,
                                           const T* slope, const T* dy, T* g_table, T* g_slope) {
-  const Tile<T> tile(dense);
+  const Tile<T, kProduct> tile(dense);
+  tile.make(u);
   const bool bent = slope != nullptr;
   const T a = slope_or_one(slope);
   T of_slope = 0;
@@ -175,16 +253,11 @@ __global__ void bias_prelu_tangent_kernel(Dense dense, T* u, const T* weight, co
   if (bent) tile.write_block_sum(of_slope, g_slope);
 }
 
-template <class T>
-__global__ void sum_rows_kernel(Dense dense, const T* g, T* sums) {
-  const Tile<T> tile(dense);
-  tile.write_table_sums(sums, [&](int64_t, int64_t at) { return g[at]; });
-}
-
-template <class T>
+template <class T, bool kProduct>
 __global__ void bias_norm_prelu_kernel(Dense dense, BatchNorm norm, T* h, const T* slope, T* y,
                                        T* inverse_out) {
-  const Tile<T> tile(dense);
+  const Tile<T, kProduct> tile(dense);
+  tile.make(h);
   const T count = static_cast<T>(dense.rows);
   T mine = 0;
   tile.for_rows([&](int64_t i, int64_t at) {
@@ -219,11 +292,12 @@ __global__ void bias_norm_prelu_kernel(Dense dense, BatchNorm norm, T* h, const 
   }
 }
 
-template <class T>
-__global__ void norm_prelu_backward_kernel(Dense dense, BatchNorm norm, const T* g, const T* h,
+template <class T, bool kProduct>
+__global__ void norm_prelu_backward_kernel(Dense dense, BatchNorm norm, T* g, const T* h,
                                            const T* inverse, const T* slope, T* gh, T* g_scale,
-                                           T* g_shift, T* g_slope) {
-  const Tile<T> tile(dense);
+                                           T* g_shift, T* g_slope, T* g_table) {
+  const Tile<T, kProduct> tile(dense);
+  tile.make(g);
   const T a = slope_or_one(slope);
   const int64_t c = tile.active ? tile.column : 0;
   const T scale = static_cast<const T*>(norm.scale)[c];
@@ -248,6 +322,9 @@ __global__ void norm_prelu_backward_kernel(Dense dense, BatchNorm norm, const T*
     g_shift[c] = sums[1];
   }
   if (slope != nullptr) tile.write_block_sum(of_slope, g_slope);
+  if (g_table != nullptr) {
+    tile.write_table_sums(g_table, [&](int64_t, int64_t at) { return gh[at]; });
+  }
 }
 
 template <class T>
@@ -259,90 +336,110 @@ const T* as(const void* p) {
   return static_cast<const T*>(p);
 }
 
-// Calls f(T()) for the type of the layer, if it has anything.
+// Calls f with a type and whether there is a product, if there is anything to do.
+template <class T_, bool kProduct_>
+struct Kind {
+  using T = T_;
+  static constexpr bool kProduct = kProduct_;
+};
 template <class F>
 void dispatch(const Dense& dense, const F& f) {
   if (dense.columns == 0) return;
-  with_real_type(dense.type, f);
+  with_real_type(dense.type, [&](auto type) {
+    using T = decltype(type);
+    if (dense.product.a == nullptr) {
+      f(Kind<T, false>());
+    } else {
+      f(Kind<T, true>());
+    }
+  });
 }
 
 // How many blocks share the rows, where nothing is summed over them.
 unsigned row_blocks(const Dense& dense) {
-  const int64_t wanted = (dense.rows + 4 * kRows - 1) / (4 * kRows);
+  const int64_t each = (dense.product.a == nullptr ? 4 : 1) * kThreads /
+                       columns_of_block(dense.product.a != nullptr);
+  const int64_t wanted = (dense.rows + each - 1) / each;
   return static_cast<unsigned>(wanted < 1 ? 1 : wanted > 1024 ? 1024 : wanted);
 }
 
-template <class... Parameters, class... Arguments>
+template <class T, class... Parameters, class... Arguments>
 void launch(void (*kernel)(Dense, Parameters...), const Dense& dense, unsigned rows, Stream stream,
             Arguments... arguments) {
-  const dim3 blocks(static_cast<unsigned>(dense_blocks(dense.columns)), rows);
-  ops::cuda::launch(kernel, {blocks, kColumns * kRows}, stream, dense, arguments...);
+  const bool product = dense.product.a != nullptr;
+  const dim3 blocks(static_cast<unsigned>(dense_blocks(dense.columns, product)), rows);
+  const auto strip =
+      product ? static_cast<size_t>(columns_of_block(true) * pitch(dense.product.inner)) : 0;
+  ops::cuda::launch(kernel, {blocks, kThreads, 1, strip * sizeof(T)}, stream, dense, arguments...);
 }
 
 }  // namespace
 
-int64_t dense_blocks(int64_t columns) { return (columns + kColumns - 1) / kColumns; }
+int64_t dense_blocks(int64_t columns, bool product) {
+  const int each = columns_of_block(product);
+  return (columns + each - 1) / each;
+}
 
 void bias_prelu(const Dense& dense, void* h, const void* slope, const AddedRows& after, void* y,
                 Stream stream) {
-  dispatch(dense, [&](auto type) {
-    using T = decltype(type);
-    launch(bias_prelu_kernel<T>, dense, row_blocks(dense), stream, as<T>(h), as<T>(slope), after,
-           as<T>(y));
+  dispatch(dense, [&](auto kind) {
+    using K = decltype(kind);
+    using T = typename K::T;
+    launch<T>(bias_prelu_kernel<T, K::kProduct>, dense, row_blocks(dense), stream, as<T>(h),
+              as<T>(slope), after, as<T>(y));
   });
 }
 
-void prelu_backward(const Dense& dense, const void* g, const void* h, const void* slope, void* gh,
+void prelu_backward(const Dense& dense, void* g, const void* h, const void* slope, void* gh,
                     Stream stream) {
-  dispatch(dense, [&](auto type) {
-    using T = decltype(type);
-    launch(prelu_backward_kernel<T>, dense, row_blocks(dense), stream, as<T>(g), as<T>(h),
-           as<T>(slope), as<T>(gh));
+  dispatch(dense, [&](auto kind) {
+    using K = decltype(kind);
+    using T = typename K::T;
+    launch<T>(prelu_backward_kernel<T, K::kProduct>, dense, row_blocks(dense), stream, as<T>(g),
+              as<T>(h), as<T>(slope), as<T>(gh));
   });
 }
 
-void bias_prelu_backward(const Dense& dense, const void* g, const void* h, const void* slope,
-                         void* gh, void* g_table, void* g_slope, Stream stream) {
-  dispatch(dense, [&](auto type) {
-    using T = decltype(type);
-    launch(bias_prelu_backward_kernel<T>, dense, 1, stream, as<T>(g), as<T>(h), as<T>(slope),
-           as<T>(gh), as<T>(g_table), as<T>(g_slope));
+void bias_prelu_backward(const Dense& dense, void* g, const void* h, const void* slope, void* gh,
+                         void* g_table, void* g_slope, Stream stream) {
+  dispatch(dense, [&](auto kind) {
+    using K = decltype(kind);
+    using T = typename K::T;
+    launch<T>(bias_prelu_backward_kernel<T, K::kProduct>, dense, 1, stream, as<T>(g), as<T>(h),
+              as<T>(slope), as<T>(gh), as<T>(g_table), as<T>(g_slope));
   });
 }
 
 void bias_prelu_tangent(const Dense& dense, void* u, const void* weight, const void* h,
                         const void* slope, const void* dy, void* g_table, void* g_slope,
                         Stream stream) {
-  dispatch(dense, [&](auto type) {
-    using T = decltype(type);
-    launch(bias_prelu_tangent_kernel<T>, dense, 1, stream, as<T>(u), as<T>(weight), as<T>(h),
-           as<T>(slope), as<T>(dy), as<T>(g_table), as<T>(g_slope));
-  });
-}
-
-void sum_rows(const Dense& dense, const void* g, void* sums, Stream stream) {
-  dispatch(dense, [&](auto type) {
-    using T = decltype(type);
-    launch(sum_rows_kernel<T>, dense, 1, stream, as<T>(g), as<T>(sums));
+  dispatch(dense, [&](auto kind) {
+    using K = decltype(kind);
+    using T = typename K::T;
+    launch<T>(bias_prelu_tangent_kernel<T, K::kProduct>, dense, 1, stream, as<T>(u), as<T>(weight),
+              as<T>(h), as<T>(slope), as<T>(dy), as<T>(g_table), as<T>(g_slope));
   });
 }
 
 void bias_norm_prelu(const Dense& dense, const BatchNorm& norm, void* h, const void* slope, void* y,
                      void* inverse, Stream stream) {
-  dispatch(dense, [&](auto type) {
-    using T = decltype(type);
-    launch(bias_norm_prelu_kernel<T>, dense, 1, stream, norm, as<T>(h), as<T>(slope), as<T>(y),
-           as<T>(inverse));
+  dispatch(dense, [&](auto kind) {
+    using K = decltype(kind);
+    using T = typename K::T;
+    launch<T>(bias_norm_prelu_kernel<T, K::kProduct>, dense, 1, stream, norm, as<T>(h),
+              as<T>(slope), as<T>(y), as<T>(inverse));
   });
 }
 
-void norm_prelu_backward(const Dense& dense, const BatchNorm& norm, const void* g, const void* h,
+void norm_prelu_backward(const Dense& dense, const BatchNorm& norm, void* g, const void* h,
                          const void* inverse, const void* slope, void* gh, void* g_scale,
-                         void* g_shift, void* g_slope, Stream stream) {
-  dispatch(dense, [&](auto type) {
-    using T = decltype(type);
-    launch(norm_prelu_backward_kernel<T>, dense, 1, stream, norm, as<T>(g), as<T>(h),
-           as<T>(inverse), as<T>(slope), as<T>(gh), as<T>(g_scale), as<T>(g_shift), as<T>(g_slope));
+                         void* g_shift, void* g_slope, void* g_table, Stream stream) {
+  dispatch(dense, [&](auto kind) {
+    using K = decltype(kind);
+    using T = typename K::T;
+    launch<T>(norm_prelu_backward_kernel<T, K::kProduct>, dense, 1, stream, norm, as<T>(g),
+              as<T>(h), as<T>(inverse), as<T>(slope), as<T>(gh), as<T>(g_scale), as<T>(g_shift),
+              as<T>(g_slope), as<T>(g_table));
   });
 }
 

@@ -80,63 +80,51 @@ void fir(const Fir& shape, const void* x, void* y, Stream stream);
 
 // What a dense layer does beside its products, see ops/dense_kernels.h: matrices [rows, columns],
 // float32 or float64, with the bias of row i in row table_row_of[i] of the table, or in its only
-// one where that is null. Gradients of a slope come as a sum for each of dense_blocks(columns)
-// blocks.
+// one where that is null. Where there is a product, it is made first, into the matrix that each
+// begins with. Gradients of a slope come as a sum for each of dense_blocks(...) blocks.
+struct Product {
+  const void *a, *b;  // [rows, inner], [inner, columns]; a is null where there is none
+  int inner;
+  int64_t a_row_stride;                     // its elements lie side by side
+  int64_t b_inner_stride, b_column_stride;  // one of them is 1
+  bool aligned;  // whether every fourth element of a begins at a multiple of 16 bytes
+};
 struct Dense {
   Type type;
   int64_t rows, columns;
   const void* table;  // null where nothing is added
   int64_t table_rows;
   const int64_t* table_row_of;
+  Product product;
 };
 struct BatchNorm {
   const void *scale, *shift;
   void *running_mean, *running_variance;
   double momentum, eps;
 };
-int64_t dense_blocks(int64_t columns);
+int64_t dense_blocks(int64_t columns, bool product);
 // What is added behind the PReLU: row row_of[i] of `table` to row i; table may be null.
 struct AddedRows {
   const void* table = nullptr;
   const int64_t* row_of = nullptr;
 };
+// Without a PReLU its slope is null, and of what else there is: y; h, gh and g_slope; h and
+// g_slope; nothing; g_slope.
 void bias_prelu(const Dense& dense, void* h, const void* slope, const AddedRows& after, void* y,
                 Stream stream);
-void prelu_backward(const Dense& dense, const void* g, const void* h, const void* slope, void* gh,
+void prelu_backward(const Dense& dense, void* g, const void* h, const void* slope, void* gh,
                     Stream stream);
-void bias_prelu_backward(const Dense& dense, const void* g, const void* h, const void* slope,
-                         void* gh, void* g_table, void* g_slope, Stream stream);
-// Without a PReLU h, slope and g_slope are null.
+void bias_prelu_backward(const Dense& dense, void* g, const void* h, const void* slope, void* gh,
+                         void* g_table, void* g_slope, Stream stream);
 void bias_prelu_tangent(const Dense& dense, void* u, const void* weight, const void* h,
                         const void* slope, const void* dy, void* g_table, void* g_slope,
                         Stream stream);
-void sum_rows(const Dense& dense, const void* g, void* sums, Stream stream);
-// Without a PReLU slope and g_slope are null.
 void bias_norm_prelu(const Dense& dense, const BatchNorm& norm, void* h, const void* slope, void* y,
                      void* inverse, Stream stream);
-void norm_prelu_backward(const Dense& dense, const BatchNorm& norm, const void* g, const void* h,
+// g_table may be null.
+void norm_prelu_backward(const Dense& dense, const BatchNorm& norm, void* g, const void* h,
                          const void* inverse, const void* slope, void* gh, void* g_scale,
-                         void* g_shift, void* g_slope, Stream stream);
-
-// A chain of dense layers, y = prelu(x W^T + bias), for a few rows, float32 or float64. Without a
-// PReLU slope and h are null. The backward pass reads x and h, writes the rest.
-struct FewRowsLayer {
-  int in, out;
-  int weight_stride;  // from row to row
-  const void *weight, *bias, *slope;
-  const void* x;                      // [rows, in]: y of the layer before
-  void *h, *y;                        // [rows, out]
-  void* g;                            // the gradient of h, or of y where there is no PReLU
-  void *g_weight, *g_bias, *g_slope;  // [out, in], [out], [1]
-};
-struct FewRows {
-  static constexpr int kMostLayers = 8;
-  Type type;
-  int rows, layers;
-  FewRowsLayer layer[kMostLayers];
-};
-void few_rows_forward(const FewRows& chain, Stream stream);
-void few_rows_backward(const FewRows& chain, const void* g, Stream stream);
+                         void* g_shift, void* g_slope, void* g_table, Stream stream);
 
 // Tensors of one type copied end to end into `out`, in its type.
 struct Piece {
