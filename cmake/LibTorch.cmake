@@ -26,6 +26,11 @@ add_library(ddaebm_torch INTERFACE IMPORTED GLOBAL)
 target_include_directories(ddaebm_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
 separate_arguments(torch_flags UNIX_COMMAND "${TORCH_CXX_FLAGS}")
 target_compile_options(ddaebm_torch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${torch_flags}>)
+# PyTorch's wheel gives away the parts of the C++ library that it was linked with, of another version: with
+# its std::filesystem::remove_all a program crashes. So the system's own is asked first.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_link_libraries(ddaebm_torch INTERFACE -Wl,--no-as-needed,-lstdc++,--as-needed)
+endif()
 target_link_libraries(ddaebm_torch INTERFACE ${TORCH_LIBRARIES})
 
 # A LibTorch with CUDA brings c10_cuda; then the captured step is built too.

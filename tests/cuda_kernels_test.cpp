@@ -423,7 +423,7 @@ TEST(SoftmaxKernel, AgreesWithItsFormulas) {
 }
 
 // More tensors than one launch takes, some empty, some of several blocks.
-TEST(EndToEndKernel, CopiesAllInOrder) {
+TEST(EndToEndKernel, CopiesOrAddsAllInOrder) {
   torch::manual_seed(8);
   std::vector<Tensor> tensors;
   std::vector<cuda::Piece> pieces;
@@ -433,9 +433,14 @@ TEST(EndToEndKernel, CopiesAllInOrder) {
   }
   const auto expected = at::cat(tensors).to(torch::kFloat);
   auto found = torch::empty_like(expected);
-  cuda::end_to_end(cuda::Type::bfloat16, pieces.data(), static_cast<int64_t>(pieces.size()),
-                   cuda::Type::float32, found.data_ptr(), nullptr);
+  const auto run = [&](bool add) {
+    cuda::end_to_end(cuda::Type::bfloat16, pieces.data(), static_cast<int64_t>(pieces.size()),
+                     cuda::Type::float32, found.data_ptr(), add, nullptr);
+  };
+  run(/*add=*/false);
   EXPECT_TRUE(found.equal(expected));
+  run(/*add=*/true);
+  EXPECT_TRUE(found.equal(2 * expected));
 }
 
 // A chain as time branches have it, the last layer a part of a wider matrix and without PReLU.

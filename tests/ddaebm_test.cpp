@@ -348,6 +348,34 @@ TEST(Game, GammaZeroIsNoPenalty) {
   expect_same_generator_update(it, full);
 }
 
+TEST(Game, GeneratedPointsBeyondTheMarginNoLongerCount) {
+  GameConfig config;
+  config.gamma = 0;
+  const auto play = [](Game& game) {
+    game.noise.eps_fake = 30 * game.noise.eps_fake;  // far enough for some E to be low
+    return game.play();
+  };
+  Game whole(config);
+  const Iteration all = play(whole);
+  const auto below = all.energy_real.mean() - all.energy_fake;
+  const auto in_order = std::get<0>(below.sort());
+  config.fake_margin = value((in_order[kBatch - 3] + in_order[kBatch - 2]) / 2);
+  ASSERT_GT(config.fake_margin, 0);
+  Game game(config);
+  const Iteration it = play(game);
+  const auto counts = below < config.fake_margin;
+  const int64_t left_out = (~counts).sum().item<int64_t>();
+  ASSERT_GT(left_out, 0);
+  ASSERT_LT(left_out, kBatch);
+  const auto n = static_cast<double>(kBatch);
+  const auto floor = all.energy_real.mean() - config.fake_margin;
+  expect_same(it.energy_loss,
+              torch::where(counts, all.energy_fake, floor).mean() - all.energy_real.mean(),
+              "the energy's loss");
+  const auto of_fake = torch::autograd::grad({it.energy_loss}, {it.energy_fake})[0];
+  expect_same(of_fake, counts.to(kDouble) / n, "what each counts");
+}
+
 TEST(Game, ThePenaltyMayLeaveLogQOut) {
   GameConfig config;
   config.penalty_log_q = false;
@@ -432,18 +460,17 @@ TEST(Game, AReferenceAddsItsGaussianToE) {
 TEST(Game, EachLossMovesItsOwnPlayerOnly) {
   Game game;
   std::vector<size_t> order;
-  game.method.play(game.x0, game.noise,
-                   [&](size_t player, const torch::Tensor& loss, bool /*last*/) {
-                     order.push_back(player);
-                     if (player == 0) {
-                       EXPECT_GT(used_parameters(loss, *game.nets.energy), 0);
-                       EXPECT_EQ(used_parameters(loss, *game.nets.generator), 0);
-                       EXPECT_EQ(used_parameters(loss, *game.nets.encoder), 0);
-                     } else {
-                       EXPECT_GT(used_parameters(loss, *game.nets.generator), 0);
-                       EXPECT_GT(used_parameters(loss, *game.nets.encoder), 0);
-                     }
-                   });
+  game.method.play(game.x0, game.noise, [&](size_t player, const torch::Tensor& loss, bool last) {
+    if (last) order.push_back(player);
+    if (player == 0) {
+      EXPECT_GT(used_parameters(loss, *game.nets.energy), 0);
+      EXPECT_EQ(used_parameters(loss, *game.nets.generator), 0);
+      EXPECT_EQ(used_parameters(loss, *game.nets.encoder), 0);
+    } else {
+      EXPECT_GT(used_parameters(loss, *game.nets.generator), 0);
+      EXPECT_GT(used_parameters(loss, *game.nets.encoder), 0);
+    }
+  });
   EXPECT_EQ(order, (std::vector<size_t>{0, 1}));
   ASSERT_EQ(game.method.players().size(), 2U);
   EXPECT_EQ(game.method.players()[0].networks, (std::vector<std::string>{"energy"}));

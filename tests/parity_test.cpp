@@ -152,8 +152,10 @@ torch::Tensor sampled(const torch::Tensor& flat, const torch::Tensor& golden) {
   return torch::where(whole.logical_and(nearer), before, here);
 }
 
+// Of a loss that comes in parts; `gathered` has the gradients of those before.
 void compare_gradients(const StepCase& c, std::map<std::string, torch::Tensor>& ours,
-                       const torch::Tensor& loss, const std::string& networks) {
+                       const torch::Tensor& loss, bool last, const std::string& networks,
+                       std::vector<torch::Tensor>& gathered) {
   // One entry a tensor of ours; the file has all of it, or a sample and its norm.
   std::vector<std::pair<std::string, std::string>> wanted;  // golden name, our name
   for (const auto& [name, golden] : c.file.tensors) {
@@ -169,7 +171,10 @@ void compare_gradients(const StepCase& c, std::map<std::string, torch::Tensor>& 
   }
   std::vector<torch::Tensor> inputs;
   for (const auto& [golden, name] : wanted) inputs.push_back(ours.at(name));
-  const auto gradients = torch::autograd::grad({loss}, inputs, {}, /*retain_graph=*/true);
+  auto gradients = torch::autograd::grad({loss}, inputs, {}, /*retain_graph=*/true);
+  for (size_t i = 0; i < gathered.size(); ++i) gradients[i] = gradients[i] + gathered[i];
+  gathered = last ? std::vector<torch::Tensor>() : gradients;
+  if (!last) return;
   for (size_t i = 0; i < wanted.size(); ++i) {
     const std::string& name = wanted[i].first;
     const auto& golden = c.file.tensors.at(name);
@@ -229,9 +234,11 @@ void run_step(const StepCase& c) {
       encoders_guess = c.networks.generator->forward(
           x_next, q.mean + (0.5 * q.log_variance).exp() * noise.eps_encoder, noise.t);
     }
+    std::vector<torch::Tensor> gathered[2];
     const Update update = [&](size_t player, const torch::Tensor& loss, bool last) {
       if (step == 0) {
-        compare_gradients(c, ours, loss, player == 0 ? "energy." : "generator.|encoder.");
+        compare_gradients(c, ours, loss, last, player == 0 ? "energy." : "generator.|encoder.",
+                          gathered[player]);
       }
       optimizer.update(player, loss, last);
     };

@@ -111,34 +111,51 @@ Iteration Ddaebm::diffuse(const torch::Tensor& x0, const Steps& at, const Noise&
 
 void Ddaebm::generate(Iteration& it, const Steps& at, const Noise& noise, bool reconstruct) {
   std::vector<torch::Tensor> latents = {noise.z};
-  const bool reverse = reconstruct && game_.divergence == Divergence::jeffrey;
-  if (reverse) {
-    it.code = nets_.encoder->forward(it.x_t, it.x_next, noise.t);
-    if (game_.reconstruction_latent == ReconstructionLatent::encoder) {
-      latents.push_back(game_.latent
-                            ? it.code.mean + (0.5 * it.code.log_variance).exp() * noise.eps_encoder
-                            : noise.z);
-    }
-  }
+  if (reconstruct && game_.divergence == Divergence::jeffrey) latents.push_back(encode(it, noise));
   const auto guesses = nets_.generator->guesses(it.x_next, latents, noise.t);
   // p_phi(x_t | x_{t+1}), eq. 9: the same draw serves both updates.
   it.x0_guess = guesses.front();
   it.fake = at.posterior_sample(it.x0_guess, it.x_next, noise.eps_fake, game_.noise_at_t0);
-  if (reverse) it.x0_reconstruction = guesses.back();
+  if (latents.size() > 1) it.x0_reconstruction = guesses.back();
+}
+
+// The z that L2 reconstructs x_t by.
+torch::Tensor Ddaebm::encode(Iteration& it, const Noise& noise) {
+  it.code = nets_.encoder->forward(it.x_t, it.x_next, noise.t);
+  if (!game_.latent || game_.reconstruction_latent == ReconstructionLatent::prior) return noise.z;
+  return it.code.mean + (0.5 * it.code.log_variance).exp() * noise.eps_encoder;
 }
 
 Iteration Ddaebm::play(const torch::Tensor& x0, const Noise& noise, const Update& update) {
+  using Lane = ops::Beside::Lane;
   const Steps at = process_.at(noise.t, x0.dim());
   Iteration it = diffuse(x0, at, noise);
-  // E of the data need not wait for generated points.
-  ops::Beside beside(x0.device());
-  beside.run([&] { judge_real(it, at, noise); });
-  generate(it, at, noise, /*reconstruct=*/true);
-  beside.join();
+  // What shares weights alone runs side by side: E of the data and of generated points, L1 and L2.
+  ops::Beside real(x0.device(), Lane::first);
+  ops::Beside reverse(x0.device(), Lane::second);
+  const bool both_at_once = nets_.generator->one_pass();
+  real.run([&] {
+    judge_real(it, at, noise);
+    if (it.real_loss.defined()) update(kEnergy, it.real_loss, /*last=*/false);
+  });
+  generate(it, at, noise, /*reconstruct=*/both_at_once);
+  reverse.run([&] {
+    if (!both_at_once && game_.divergence == Divergence::jeffrey) {
+      it.x0_reconstruction = nets_.generator->forward(it.x_next, encode(it, noise), noise.t);
+    }
+    reverse_loss(it, at, noise);
+  });
   energy_loss(it, at, noise);
-  update(kEnergy, it.energy_loss, /*last=*/true);
-  generator_loss(it, at, noise);
-  update(kGenerator, it.generator_loss, /*last=*/true);
+  update(kEnergy, it.fake_loss, /*last=*/true);
+  real.join();
+  reverse.join();  // the encoder's norms see the real pairs first
+  const bool apart = !both_at_once && it.reverse_loss.requires_grad();
+  if (apart) reverse.run([&] { update(kGenerator, it.reverse_loss, /*last=*/false); });
+  forward_loss(it, at, noise);
+  it.generator_loss = it.forward_loss + it.reverse_loss;
+  update(kGenerator, apart ? it.forward_loss : it.generator_loss, /*last=*/true);
+  reverse.join();
+  if (it.real_loss.defined()) it.energy_loss = it.real_loss + it.fake_loss;
   return it;
 }
 
@@ -148,9 +165,17 @@ void Ddaebm::judge_real(Iteration& it, const Steps& at, const Noise& noise) {
   it.energy_real = e;
   it.penalty_gradient =
       game_.penalty_log_q ? gradient + at.grad_log_q(it.x_next, it.x_t) : gradient;
+  it.penalty = 0.5 * game_.gamma * sum_event(it.penalty_gradient.square()).mean();
+  it.real_loss = it.penalty - it.energy_real.mean();
+  if (game_.energy_l2 > 0) it.real_loss = it.real_loss + level(it.energy_real);
 }
 
-// Maximisation in E, eq. 22, with the gradient penalty, eq. 23.
+// The game sees differences of E only; this holds its level, and its scale from running away.
+torch::Tensor Ddaebm::level(const torch::Tensor& e) const {
+  return game_.energy_l2 * e.square().mean();
+}
+
+// Maximisation in E, eq. 22, with the gradient penalty, eq. 23: what judge_real left of it.
 void Ddaebm::energy_loss(Iteration& it, const Steps& at, const Noise& noise) {
   if (game_.calibrate) {
     origin_loss(it, noise);
@@ -158,21 +183,24 @@ void Ddaebm::energy_loss(Iteration& it, const Steps& at, const Noise& noise) {
   }
   const auto& t = noise.t;
   const auto fake = it.fake.detach();
-  if (game_.gamma > 0) {
+  if (it.real_loss.defined()) {
     it.energy_fake = energy(fake, t, at);
-    it.penalty = 0.5 * game_.gamma * sum_event(it.penalty_gradient.square()).mean();
+    it.fake_loss = game_.fake_weight * it.energy_fake.mean();
   } else {
     const auto both = nets_.energy->forward(torch::cat({it.x_t, fake}), t.repeat(2)).chunk(2);
     it.energy_real = with_reference(both[0], it.x_t, at);
     it.energy_fake = with_reference(both[1], fake, at);
     it.penalty = torch::zeros({}, options_);
+    auto counted = it.energy_fake;
+    if (game_.fake_margin > 0) {
+      // A point far from all data has nothing more to teach, and would drown the others.
+      counted = counted.max(it.energy_real.mean().detach() - game_.fake_margin);
+    }
+    it.fake_loss = game_.fake_weight * counted.mean() - it.energy_real.mean();
+    if (game_.energy_l2 > 0) it.fake_loss = it.fake_loss + level(it.energy_real);
   }
-  it.energy_loss = game_.fake_weight * it.energy_fake.mean() - it.energy_real.mean() + it.penalty;
-  if (game_.energy_l2 > 0) {
-    // The game sees differences of E only; this holds its level, and its scale from running away.
-    it.energy_loss = it.energy_loss + game_.energy_l2 * (it.energy_real.square().mean() +
-                                                         it.energy_fake.square().mean());
-  }
+  if (game_.energy_l2 > 0) it.fake_loss = it.fake_loss + level(it.energy_fake);
+  it.energy_loss = it.fake_loss;
 }
 
 Ddaebm::Densities Ddaebm::densities(const torch::Tensor& x, const torch::Tensor& t) {
@@ -203,29 +231,32 @@ void Ddaebm::origin_loss(Iteration& it, const Noise& noise) {
   const auto of_next = torch::where(is_last.repeat(3), known, e[2]);
   // [answer, origin, N]
   const auto log_p = torch::stack({e[0], e[1], of_next}).log_softmax(0).view({3, 3, n});
-  it.energy_loss = -log_p.diagonal().sum(1).mean();
+  it.energy_loss = it.fake_loss = -log_p.diagonal().sum(1).mean();
   it.energy_real = e[0].slice(0, 0, n);
   it.energy_fake = e[0].slice(0, n, 2 * n);
   it.penalty = torch::zeros({}, options_);
 }
 
-// Minimisation in p_phi and q_psi: the bounds of L1, eq. 17, and L2, eq. 19.
-void Ddaebm::generator_loss(Iteration& it, const Steps& at, const Noise& noise) {
-  const auto zero = torch::zeros({}, options_);
-  it.reconstruction_loss = it.kl_loss = it.latent_loss = zero;
+// Minimisation in p_phi and q_psi: the bound of L2, eq. 19,
+void Ddaebm::reverse_loss(Iteration& it, const Steps& at, const Noise& noise) {
+  it.reconstruction_loss = it.kl_loss = it.reverse_loss = torch::zeros({}, options_);
+  if (game_.divergence != Divergence::jeffrey) return;
+  const auto error =
+      game_.reconstruction == Reconstruction::nll
+          ? -at.posterior_log_density(it.x_t, it.x0_reconstruction, it.x_next,
+                                      game_.reconstruction_variance_floor)
+          : sum_event((it.x_t - at.posterior_mean(it.x0_reconstruction, it.x_next)).square());
+  const auto lambda = lambda_.index_select(0, noise.t);
+  it.reconstruction_loss = (lambda * error).mean();
+  const auto kl = kl_to_prior(it.code);
+  it.kl_loss = (game_.lambda_scope == ImportanceScope::both ? lambda * kl : kl).mean();
+  it.reverse_loss = game_.reverse_weight * (it.kl_loss + it.reconstruction_loss);
+}
 
-  if (game_.divergence == Divergence::jeffrey) {
-    const auto error =
-        game_.reconstruction == Reconstruction::nll
-            ? -at.posterior_log_density(it.x_t, it.x0_reconstruction, it.x_next,
-                                        game_.reconstruction_variance_floor)
-            : sum_event((it.x_t - at.posterior_mean(it.x0_reconstruction, it.x_next)).square());
-    const auto lambda = lambda_.index_select(0, noise.t);
-    it.reconstruction_loss = (lambda * error).mean();
-    const auto kl = kl_to_prior(it.code);
-    it.kl_loss = (game_.lambda_scope == ImportanceScope::both ? lambda * kl : kl).mean();
-  }
-  ops::Beside beside(options_.device());
+// and that of L1, eq. 17.
+void Ddaebm::forward_loss(Iteration& it, const Steps& at, const Noise& noise) {
+  it.latent_loss = torch::zeros({}, options_);
+  ops::Beside beside(options_.device(), ops::Beside::Lane::first);
   beside.run([&] {
     if (!game_.posterior_term || !game_.latent) return;
     const auto q = nets_.encoder->forward(it.fake, it.x_next, noise.t);
@@ -239,12 +270,10 @@ void Ddaebm::generator_loss(Iteration& it, const Steps& at, const Noise& noise) 
   }
   it.fake_energy_term = -(of_fake.data + at.log_q(it.x_next, it.fake)).mean();
   beside.join();
-  it.generator_loss = game_.forward_weight * (it.fake_energy_term + it.latent_loss) +
-                      game_.reverse_weight * (it.kl_loss + it.reconstruction_loss);
+  it.forward_loss = game_.forward_weight * (it.fake_energy_term + it.latent_loss);
   if (game_.calibrate) {
     // KL(p_phi(x_t) || q(x_t)), whose gradient passes through the points alone.
-    it.generator_loss =
-        it.generator_loss + game_.critic_weight * (of_fake.fake - of_fake.data).mean();
+    it.forward_loss = it.forward_loss + game_.critic_weight * (of_fake.fake - of_fake.data).mean();
   }
 }
 
@@ -275,14 +304,20 @@ torch::Tensor Ddaebm::step(const torch::Tensor& x0, const torch::Tensor& /*progr
   for_parts([&](const auto& x, const Noise& part, const Steps& at, bool last, double share) {
     Iteration it = diffuse(x, at, part);
     judge_real(it, at, part);
+    if (it.real_loss.defined()) {
+      update(kEnergy, it.real_loss * share, /*last=*/false);
+      it.real_loss = it.real_loss.detach();
+    }
     {
       const torch::NoGradGuard no_grad;
       generate(it, at, part, /*reconstruct=*/false);
     }
     energy_loss(it, at, part);
-    update(kEnergy, it.energy_loss * share, last);
+    update(kEnergy, it.fake_loss * share, last);
+    if (it.real_loss.defined()) it.energy_loss = it.real_loss + it.fake_loss;
     // The numbers stay, the graph goes.
-    for (auto* tensor : {&it.energy_loss, &it.penalty, &it.energy_real, &it.energy_fake}) {
+    for (auto* tensor :
+         {&it.energy_loss, &it.fake_loss, &it.penalty, &it.energy_real, &it.energy_fake}) {
       *tensor = tensor->detach();
     }
     it.penalty_gradient = torch::Tensor();
@@ -293,7 +328,9 @@ torch::Tensor Ddaebm::step(const torch::Tensor& x0, const torch::Tensor& /*progr
   for_parts([&](const auto&, const Noise& part, const Steps& at, bool last, double share) {
     Iteration& it = parts[i++];
     generate(it, at, part, /*reconstruct=*/true);
-    generator_loss(it, at, part);
+    reverse_loss(it, at, part);
+    forward_loss(it, at, part);
+    it.generator_loss = it.forward_loss + it.reverse_loss;
     update(kGenerator, it.generator_loss * share, last);
     total = total + losses(it) * share;
     it = Iteration();
@@ -375,6 +412,12 @@ struct DdaebmSettings : MethodSettings {
     if (game.calibrate && game.reference_std > 0) {
       fail("game.reference_std is {} and game.calibrate is set; set one of them to 0 or false",
            game.reference_std);
+    }
+    if (game.fake_margin > 0 && (game.calibrate || game.gamma > 0)) {
+      fail(
+          "game.fake_margin is {}; it is for games without game.gamma and game.calibrate: set "
+          "these to 0 and false, or it to 0",
+          game.fake_margin);
     }
     if (event.size() == 1) {
       // Calibrated, the energy has a time more for each step: that step's generated points.

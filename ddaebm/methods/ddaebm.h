@@ -34,6 +34,7 @@ struct GameConfig {
   double gamma = 0.02;
   bool penalty_log_q = true;
   double fake_weight = 1.0;
+  double fake_margin = 0.0;
   double energy_l2 = 0.0;
   bool noise_at_t0 = false;
   double reference_std = 0.0;
@@ -68,6 +69,8 @@ struct GameConfig {
     f("gamma", gamma, at_least(0), "weight of the gradient penalty");
     f("penalty_log_q", penalty_log_q, "whether the penalty includes log q(x_{t+1} | x_t)");
     f("fake_weight", fake_weight, at_least(0), "weight of generated points in the energy's loss");
+    f("fake_margin", fake_margin, at_least(0),
+      "nats below the data's mean E beyond which generated points no longer count there; 0: none");
     f("energy_l2", energy_l2, at_least(0), "weight of E squared on real and generated points");
     f("noise_at_t0", noise_at_t0, "whether generated x_0 get the posterior's noise");
     f("reference_std", reference_std, at_least(0),
@@ -101,10 +104,14 @@ struct Iteration {
   torch::Tensor x0_guess, fake;            // G(x_{t+1}, z, t), and x_t drawn from it
   torch::Tensor energy_real, energy_fake;  // E before its update, [N]
   torch::Tensor penalty_gradient;          // of E(x, t) + log q(x_{t+1} | x) at x_t, [N, ...]
-  torch::Tensor penalty, energy_loss;
-  Gaussian code;  // q_psi of the real pair; undefined where nothing needs it
+  torch::Tensor penalty;
+  torch::Tensor real_loss, fake_loss;  // the energy's; one alone where E takes all points together
+  torch::Tensor energy_loss;           // their sum
+  Gaussian code;                       // q_psi of the real pair; undefined where nothing needs it
   torch::Tensor x0_reconstruction;
-  torch::Tensor reconstruction_loss, kl_loss, latent_loss, fake_energy_term, generator_loss;
+  torch::Tensor reconstruction_loss, kl_loss, latent_loss, fake_energy_term;
+  torch::Tensor forward_loss, reverse_loss;  // L1 and L2 with their weights
+  torch::Tensor generator_loss;              // their sum
 };
 
 // Denoising diffusion adversarial EBM: Section 3 of the paper.
@@ -144,8 +151,11 @@ class Ddaebm : public Method {
   static Iteration diffuse(const torch::Tensor& x0, const Steps& at, const Noise& noise);
   void judge_real(Iteration& it, const Steps& at, const Noise& noise);
   void generate(Iteration& it, const Steps& at, const Noise& noise, bool reconstruct);
+  torch::Tensor encode(Iteration& it, const Noise& noise);
   void energy_loss(Iteration& it, const Steps& at, const Noise& noise);
-  void generator_loss(Iteration& it, const Steps& at, const Noise& noise);
+  torch::Tensor level(const torch::Tensor& e) const;
+  void reverse_loss(Iteration& it, const Steps& at, const Noise& noise);
+  void forward_loss(Iteration& it, const Steps& at, const Noise& noise);
   // Calibration: E and F, the log-density of generated points, both at the same x, each [N].
   struct Densities {
     torch::Tensor data, fake;

@@ -56,7 +56,8 @@ struct ImageGenerator : GeneratorNet {
     const auto out = net_(enter_(x_next), t, latent).to(x_next.scalar_type());
     return tanh_ ? out.tanh() : out;
   }
-  // In one pass: images do not see each other.
+  // Images do not see each other.
+  bool one_pass() const override { return true; }
   std::vector<Tensor> guesses(const Tensor& x_next, const std::vector<Tensor>& zs,
                               const Tensor& t) override {
     if (zs.size() == 1) return {forward(x_next, zs[0], t)};

@@ -1,5 +1,6 @@
 #include "ddaebm/nets/networks.h"
 #include "ddaebm/nets/wave_mlp.h"
+#include "ddaebm/ops/timed_chain.h"
 
 namespace ddaebm {
 namespace {
@@ -48,7 +49,7 @@ struct VectorEncoder : EncoderNet {
     const auto code = net_(torch::cat({x_t, x_next}, 1), t);
     const auto head = [&](const Mlp& linear) {
       const ops::Dense& layer = linear->layers().front();
-      return at::linear(code, layer.weight, layer.bias);
+      return ops::timed_chain({{layer.weight, layer.bias, {}, {}}}, code, {});
     };
     return bounded(head(mean_), head(log_variance_));
   }

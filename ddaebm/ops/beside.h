@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include <torch/types.h>
@@ -11,11 +12,10 @@ namespace ddaebm::ops {
 // like any other. What autograd derives from it may run beside other work too.
 class Beside {
  public:
-  // A lane's work is done in turn: in one whole networks, in the others what a pass of a network
-  // need not wait for, its branch of times and the gradients of its weights.
-  enum class Lane { networks, times, weights };
-  explicit Beside(torch::Device device, Lane lane = Lane::networks)
-      : device_(device), lane_(lane) {}
+  // A lane's work is done in turn: in two of them whole networks, in the others what a pass of a
+  // network need not wait for, its branch of times and the gradients of its weights.
+  enum class Lane { first, second, times, weights };
+  Beside(torch::Device device, Lane lane) : device_(device), lane_(lane) {}
 
   // Calls `work`, whose kernels wait for all that was given to the device before. Tensors of
   // others that it reads must live until `join`: those of `kept` do.
@@ -27,6 +27,21 @@ class Beside {
   torch::Device device_;
   Lane lane_;
   std::vector<torch::Tensor> kept_;
+};
+
+// What one lane leaves for another: `made` where it is ready, `await` before it is used.
+class Handover {
+ public:
+  explicit Handover(torch::Device device);
+  ~Handover();
+  Handover(Handover&&) noexcept;
+  void made();
+  void await();
+
+ private:
+  struct Event;
+  torch::Device device_;
+  std::unique_ptr<Event> event_;
 };
 
 }  // namespace ddaebm::ops

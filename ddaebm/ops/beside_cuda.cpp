@@ -78,4 +78,22 @@ void Beside::join() {
   kept_.clear();
 }
 
+struct Handover::Event {
+  at::cuda::CUDAEvent event;
+};
+Handover::Handover(torch::Device device) : device_(device) {}
+Handover::~Handover() = default;
+Handover::Handover(Handover&&) noexcept = default;
+
+void Handover::made() {
+  if (!device_.is_cuda()) return;
+  event_ = std::make_unique<Event>();
+  event_->event.record(c10::cuda::getCurrentCUDAStream(device_.index()));
+}
+
+void Handover::await() {
+  if (event_) event_->event.block(c10::cuda::getCurrentCUDAStream(device_.index()));
+  event_.reset();
+}
+
 }  // namespace ddaebm::ops

@@ -7,4 +7,11 @@ void Beside::run(const std::function<void()>& work, const std::vector<torch::Ten
 }
 void Beside::join() {}
 
+struct Handover::Event {};
+Handover::Handover(torch::Device device) : device_(device) {}
+Handover::~Handover() = default;
+Handover::Handover(Handover&&) noexcept = default;
+void Handover::made() {}
+void Handover::await() {}
+
 }  // namespace ddaebm::ops

@@ -51,14 +51,16 @@ struct CastAll : Function<CastAll> {
 }  // namespace
 
 Tensor end_to_end(const std::vector<Tensor>& likes, const std::vector<Tensor>& xs,
-                  torch::ScalarType type) {
+                  torch::ScalarType type, const Tensor& onto) {
   if (xs.empty()) return torch::empty({0}, type);
   std::vector<Tensor> parts;
   for (size_t i = 0; i < xs.size(); ++i) parts.push_back(in_order_of(likes[i], xs[i]));
   const bool alike = std::all_of(xs.begin(), xs.end(), [&](const Tensor& x) {
     return x.scalar_type() == xs[0].scalar_type() && x.device() == xs[0].device();
   });
-  return alike && gpu::takes(xs[0]) ? gpu::end_to_end(parts, type) : at::cat(parts).to(type);
+  if (alike && gpu::takes(xs[0])) return gpu::end_to_end(parts, type, onto);
+  const auto all = at::cat(parts).to(type);
+  return onto.defined() ? onto.add_(all) : all;
 }
 
 std::vector<Tensor> cut(const Tensor& flat, const std::vector<Tensor>& likes) {

@@ -77,8 +77,9 @@ kernels::NormPreluGradients norm_prelu_backward(
 
 // The sum of each of tensors [n] of one type, [count].
 torch::Tensor sums(const std::vector<torch::Tensor>& flat);
-// Of tensors [n] of one type, copied end to end in another.
-torch::Tensor end_to_end(const std::vector<torch::Tensor>& flat, torch::ScalarType type);
+// Of tensors [n] of one type, copied end to end in another, or added to `onto` where it is given.
+torch::Tensor end_to_end(const std::vector<torch::Tensor>& flat, torch::ScalarType type,
+                         const torch::Tensor& onto);
 
 void adam(torch::Tensor& p, const torch::Tensor& g, torch::Tensor& m, torch::Tensor& v,
           torch::Tensor& average, const torch::Tensor& dials, const AdamConstants& constants);

@@ -359,14 +359,14 @@ Tensor sums(const std::vector<Tensor>& flat) {
   return out;
 }
 
-Tensor end_to_end(const std::vector<Tensor>& flat, torch::ScalarType type) {
+Tensor end_to_end(const std::vector<Tensor>& flat, torch::ScalarType type, const Tensor& onto) {
   const c10::cuda::CUDAGuard guard(flat[0].device());
   const auto pieces = pieces_of(flat);
   int64_t size = 0;
   for (const auto& piece : pieces) size += piece.count;
-  auto out = torch::empty({size}, flat[0].options().dtype(type));
+  auto out = onto.defined() ? onto : torch::empty({size}, flat[0].options().dtype(type));
   cuda::end_to_end(type_of(flat[0]), pieces.data(), static_cast<int64_t>(pieces.size()),
-                   type_of(out), out.data_ptr(), stream());
+                   type_of(out), out.data_ptr(), /*add=*/onto.defined(), stream());
   return out;
 }
 

@@ -69,7 +69,10 @@ kernels::NormPreluGradients norm_prelu_backward(const kernels::Matrix&, const to
   missing();
 }
 torch::Tensor sums(const std::vector<torch::Tensor>&) { missing(); }
-torch::Tensor end_to_end(const std::vector<torch::Tensor>&, torch::ScalarType) { missing(); }
+torch::Tensor end_to_end(const std::vector<torch::Tensor>&, torch::ScalarType,
+                         const torch::Tensor&) {
+  missing();
+}
 void adam(torch::Tensor&, const torch::Tensor&, torch::Tensor&, torch::Tensor&, torch::Tensor&,
           const torch::Tensor&, const AdamConstants&) {
   missing();

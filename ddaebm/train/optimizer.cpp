@@ -64,7 +64,8 @@ Optimizer::Optimizer(Method& method, const OptimizerConfig& config, const Ranks*
                        zeros.clone(),
                        average,
                        torch::ones({2}, zeros.options()),
-                       {}});
+                       {},
+                       ops::Handover(zeros.device())});
   }
   buffer_average_ = buffers_.all.clone();
   norms_ = torch::zeros({static_cast<int64_t>(groups_.size())}, groups_.at(0).m.options());
@@ -88,16 +89,26 @@ void Optimizer::update(size_t player, const torch::Tensor& loss, bool last) {
     if (!gradients[i].defined()) gradients[i] = torch::zeros_like(group.inputs[i]);
   }
   const torch::NoGradGuard no_grad;
-  auto gradient = ops::end_to_end(group.inputs, gradients, group.weights.all.scalar_type());
-  if (group.gradient.defined()) gradient.add_(group.gradient);
+  if (group.gradient.defined()) group.gathered.await();
+  const auto gradient =
+      ops::end_to_end(group.inputs, gradients, group.weights.all.scalar_type(), group.gradient);
   group.gradient = last ? torch::Tensor() : gradient;
-  if (!last) return;
+  if (!last) {
+    group.gathered.made();
+    return;
+  }
   if (ranks_ != nullptr) ranks_->mean(gradient);
-  const auto norm = gradient.norm();
-  norms_[static_cast<int64_t>(player)].copy_(norm);
-  if (config_.clip > 0) gradient.mul_((config_.clip / (norm + 1e-12)).clamp_max(1.0));
+  // Without clipping no one waits for the norm.
+  ops::Beside beside(gradient.device(), ops::Beside::Lane::weights);
+  beside.run([&] { norms_[static_cast<int64_t>(player)].copy_(gradient.norm()); });
+  if (config_.clip > 0) {
+    beside.join();
+    const auto norm = norms_[static_cast<int64_t>(player)];
+    gradient.mul_((config_.clip / (norm + 1e-12)).clamp_max(1.0));
+  }
   ops::adam(group.weights.all, gradient, group.m, group.v, group.average, group.dials,
             {config_.beta1, config_.beta2, config_.eps, config_.ema});
+  beside.join();
 }
 
 void Optimizer::average_buffers() {

@@ -9,6 +9,7 @@
 #include "ddaebm/config.h"
 #include "ddaebm/dist/ranks.h"
 #include "ddaebm/methods/method.h"
+#include "ddaebm/ops/beside.h"
 #include "ddaebm/train/flat.h"
 
 namespace ddaebm {
@@ -55,7 +56,8 @@ class Optimizer {
 
   // Before each iteration (counted from 0); step sizes are `scale` times those of the settings.
   void set_iteration(int64_t iteration, int64_t iterations, double scale = 1.0);
-  // Differentiates and updates; the `Update` of Method::step.
+  // Differentiates and updates; the `Update` of Method::step. Parts of a step may come from
+  // different lanes.
   void update(size_t player, const torch::Tensor& loss, bool last = true);
   // After each iteration: the averages of buffers (batch-norm statistics).
   void average_buffers();
@@ -89,6 +91,7 @@ class Optimizer {
     std::vector<torch::Tensor> inputs;  // the weights, as autograd::grad wants them
     torch::Tensor m, v, average, dials;
     torch::Tensor gradient;  // gathered since the last step; undefined: none
+    ops::Handover gathered;  // of it
   };
   OptimizerConfig config_;
   const Ranks* ranks_;

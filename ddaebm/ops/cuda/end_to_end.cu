@@ -1,4 +1,4 @@
-// Many tensors copied end to end into one, in its type, or summed up each.
+// Many tensors copied or added end to end into one, in its type, or summed up each.
 
 #include <algorithm>
 
@@ -21,7 +21,7 @@ struct Tensors {
 };
 
 template <class From, class To>
-__global__ void __launch_bounds__(kThreads) end_to_end_kernel(Tensors tensors, To* out) {
+__global__ void __launch_bounds__(kThreads) end_to_end_kernel(Tensors tensors, To* out, bool add) {
   int low = 0;
   int high = tensors.count;
   while (high - low > 1) {
@@ -36,12 +36,14 @@ __global__ void __launch_bounds__(kThreads) end_to_end_kernel(Tensors tensors, T
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
     const int64_t i = first + j * kThreads;
-    if (i < size) to[i] = narrow<To>(static_cast<typename Wide<To>::type>(widen(from[i])));
+    if (i >= size) continue;
+    const auto value = static_cast<typename Wide<To>::type>(widen(from[i]));
+    to[i] = narrow<To>(add ? widen(to[i]) + value : value);
   }
 }
 
 template <class From, class To>
-void copy(const Piece* pieces, int64_t count, To* out, Stream stream) {
+void copy(const Piece* pieces, int64_t count, To* out, bool add, Stream stream) {
   int64_t place = 0;
   for (int64_t first = 0; first < count; first += kTensors) {
     Tensors tensors = {};
@@ -56,7 +58,7 @@ void copy(const Piece* pieces, int64_t count, To* out, Stream stream) {
       blocks += static_cast<unsigned>((piece.count + kThreads * kEach - 1) / (kThreads * kEach));
     }
     tensors.to[tensors.count] = place;
-    launch(end_to_end_kernel<From, To>, {blocks, kThreads}, stream, tensors, out);
+    launch(end_to_end_kernel<From, To>, {blocks, kThreads}, stream, tensors, out, add);
   }
 }
 
@@ -92,11 +94,12 @@ void sums_of_pieces(Type type, const Piece* pieces, int64_t count, void* out, St
       type, [&](auto real) { sum_up(pieces, count, static_cast<decltype(real)*>(out), stream); });
 }
 
-void end_to_end(Type from, const Piece* pieces, int64_t count, Type to, void* out, Stream stream) {
+void end_to_end(Type from, const Piece* pieces, int64_t count, Type to, void* out, bool add,
+                Stream stream) {
   with_type(from, [&](auto in_type) {
     with_type(to, [&](auto out_type) {
       using To = decltype(out_type);
-      copy<decltype(in_type)>(pieces, count, static_cast<To*>(out), stream);
+      copy<decltype(in_type)>(pieces, count, static_cast<To*>(out), add, stream);
     });
   });
 }

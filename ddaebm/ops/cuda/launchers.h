@@ -126,12 +126,13 @@ void norm_prelu_backward(const Dense& dense, const BatchNorm& norm, void* g, con
                          const void* inverse, const void* slope, void* gh, void* g_scale,
                          void* g_shift, void* g_slope, void* g_table, Stream stream);
 
-// Tensors of one type copied end to end into `out`, in its type.
+// Tensors of one type copied end to end into `out`, in its type, or added to what is there.
 struct Piece {
   const void* from;
   int64_t count;
 };
-void end_to_end(Type from, const Piece* pieces, int64_t count, Type to, void* out, Stream stream);
+void end_to_end(Type from, const Piece* pieces, int64_t count, Type to, void* out, bool add,
+                Stream stream);
 // The sum of each, [count], for float32 and float64.
 void sums_of_pieces(Type type, const Piece* pieces, int64_t count, void* out, Stream stream);
 
