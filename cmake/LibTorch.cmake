@@ -29,7 +29,7 @@ target_compile_options(ddaebm_torch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${torch_
 # PyTorch's wheel gives away the parts of the C++ library that it was linked with, of another version: with
 # its std::filesystem::remove_all a program crashes. So the system's own is asked first.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  target_link_libraries(ddaebm_torch INTERFACE -Wl,--no-as-needed,-lstdc++,--as-needed)
+  target_link_libraries(ddaebm_torch INTERFACE -Wl,--push-state,--no-as-needed,-lstdc++,--pop-state)
 endif()
 target_link_libraries(ddaebm_torch INTERFACE ${TORCH_LIBRARIES})
 

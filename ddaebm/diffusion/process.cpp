@@ -11,6 +11,7 @@ enum Column : int64_t {
   kSigmaBar,
   kANext,
   kSigmaNext,
+  kLogScaleNext,  // of x_{t+1}'s density, for each dimension
   kPosteriorX0,
   kPosteriorNext,
   kPosteriorStd,
@@ -35,6 +36,7 @@ Process::Process(const Schedule& s, const torch::TensorOptions& options) : steps
     cell[t][kSigmaBar] = s.sigma_bar[i];
     cell[t][kANext] = s.a[i + 1];
     cell[t][kSigmaNext] = s.sigma[i + 1];
+    cell[t][kLogScaleNext] = -std::log(s.sigma[i + 1]) - kHalfLogTwoPi;
     cell[t][kPosteriorX0] = s.posterior_x0[i];
     cell[t][kPosteriorNext] = s.posterior_next[i];
     cell[t][kPosteriorStd] = deviation;
@@ -56,17 +58,17 @@ Steps::Steps(const torch::Tensor& rows, int64_t dims) {
 }
 
 torch::Tensor Steps::diffuse(const torch::Tensor& x0, const torch::Tensor& eps) const {
-  return column(kABar) * x0 + column(kSigmaBar) * eps;
+  return torch::addcmul(column(kABar) * x0, column(kSigmaBar), eps);
 }
 
 torch::Tensor Steps::advance(const torch::Tensor& x_t, const torch::Tensor& eps) const {
-  return column(kANext) * x_t + column(kSigmaNext) * eps;
+  return torch::addcmul(column(kANext) * x_t, column(kSigmaNext), eps);
 }
 
 torch::Tensor Steps::log_q(const torch::Tensor& x_next, const torch::Tensor& x_t) const {
-  const auto sigma = column(kSigmaNext);
-  const auto z = (x_next - column(kANext) * x_t) / sigma;
-  return sum_event(-0.5 * z.square() - sigma.log() - kHalfLogTwoPi);
+  const auto z = torch::addcmul(x_next, column(kANext), x_t, -1.0) / column(kSigmaNext);
+  const auto dimensions = static_cast<double>(x_t.flatten(1).size(1));
+  return torch::add(dimensions * column(kLogScaleNext).flatten(), sum_event(z.square()), -0.5);
 }
 
 torch::Tensor Steps::grad_log_q(const torch::Tensor& x_next, const torch::Tensor& x_t) const {
@@ -75,13 +77,13 @@ torch::Tensor Steps::grad_log_q(const torch::Tensor& x_next, const torch::Tensor
 }
 
 torch::Tensor Steps::posterior_mean(const torch::Tensor& x0, const torch::Tensor& x_next) const {
-  return column(kPosteriorX0) * x0 + column(kPosteriorNext) * x_next;
+  return torch::addcmul(column(kPosteriorX0) * x0, column(kPosteriorNext), x_next);
 }
 
 torch::Tensor Steps::posterior_sample(const torch::Tensor& x0, const torch::Tensor& x_next,
                                       const torch::Tensor& eps, bool noise_at_t0) const {
-  return posterior_mean(x0, x_next) +
-         column(noise_at_t0 ? kPosteriorStd : kPosteriorStdSilentAt0) * eps;
+  return torch::addcmul(posterior_mean(x0, x_next),
+                        column(noise_at_t0 ? kPosteriorStd : kPosteriorStdSilentAt0), eps);
 }
 
 torch::Tensor Steps::posterior_log_density(const torch::Tensor& x_t, const torch::Tensor& x0,
