@@ -147,11 +147,10 @@ Evaluated evaluate(const Call& call, const Tensor& x) {
 }
 
 // The gradients of a chain's parameters where they are wanted, given that of its output; returns
-// that of its input.
+// that of its input. Those of weights are there when `weights` has joined.
 kernels::Matrix backward_pass(std::span<const Layer> chain, kernels::Matrix g,
-                              std::span<Gradients> gradients) {
+                              std::span<Gradients> gradients, Beside& weights) {
   const bool wanted = !gradients.empty();
-  Beside weights(g.a.device(), Beside::Lane::weights);
   for (size_t i = chain.size(); i-- > 0;) {
     const Layer& l = chain[i];
     Gradients found;
@@ -178,14 +177,15 @@ kernels::Matrix backward_pass(std::span<const Layer> chain, kernels::Matrix g,
     }
     g.b = l.weight;
   }
-  if (wanted) weights.join();
   return g;
 }
 
 // Of the time branch, from those of the bias table that it made.
 std::vector<Gradients> time_gradients(const Passes& passes, const Tensor& of_table) {
   std::vector<Gradients> gradients(passes.time.size());
-  backward_pass(passes.time, {of_table, {}}, gradients);
+  Beside weights(of_table.device(), Beside::Lane::weights);
+  backward_pass(passes.time, {of_table, {}}, gradients, weights);
+  weights.join();
   return gradients;
 }
 
@@ -237,19 +237,22 @@ struct Evaluate : Function<Evaluate> {
     const auto count = static_cast<size_t>(ctx->saved_data["parameters"].toInt());
     const bool x_wanted = ctx->needs_input_grad(0);
     const kernels::Matrix g = {given[0].contiguous(), {}};
+    Beside weights(g.a.device(), Beside::Lane::weights);
     if (!any_parameter_wanted(ctx, count)) {
-      return answer(backward_pass(passes.main, g, {}).made(), {}, count);
+      return answer(backward_pass(passes.main, g, {}, weights).made(), {}, count);
     }
     std::vector<Gradients> main(passes.main.size());
     const auto of_x = std::span(main).first(passes.x_branch);
     const auto of_trunk = std::span(main).subspan(passes.x_branch);
-    const auto of_branch = backward_pass(passes.trunk_layers(), g, of_trunk);
+    const auto of_branch = backward_pass(passes.trunk_layers(), g, of_trunk, weights);
     std::vector<Gradients> time;
     Beside times(g.a.device(), Beside::Lane::times);
     times.run([&] { time = time_gradients(passes, of_trunk.front().table); });
-    const auto gx = backward_pass(passes.x_layers(), of_branch, of_x);
+    const auto g_input = backward_pass(passes.x_layers(), of_branch, of_x, weights);
+    const auto gx = x_wanted ? g_input.made() : Tensor();
+    weights.join();
     times.join();
-    return answer(x_wanted ? gx.made() : Tensor(), all_gradients(passes, time, main), count);
+    return answer(gx, all_gradients(passes, time, main), count);
   }
 };
 
