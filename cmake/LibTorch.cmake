@@ -28,7 +28,7 @@ separate_arguments(torch_flags UNIX_COMMAND "${TORCH_CXX_FLAGS}")
 target_compile_options(ddaebm_torch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${torch_flags}>)
 # PyTorch's wheel gives away the parts of the C++ library that it was linked with, of another version: with
 # its std::filesystem::remove_all a program crashes. So the system's own is asked first.
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+if(NOT APPLE AND NOT CMAKE_CXX_FLAGS MATCHES "libc\\+\\+")
   target_link_libraries(ddaebm_torch INTERFACE -Wl,--push-state,--no-as-needed,-lstdc++,--pop-state)
 endif()
 target_link_libraries(ddaebm_torch INTERFACE ${TORCH_LIBRARIES})

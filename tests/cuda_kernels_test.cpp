@@ -443,7 +443,6 @@ TEST(EndToEndKernel, CopiesOrAddsAllInOrder) {
   EXPECT_TRUE(found.equal(2 * expected));
 }
 
-// A chain as time branches have it, the last layer a part of a wider matrix and without PReLU.
 TEST(SumsKernel, SumsEachOfManyTensors) {
   torch::manual_seed(3);
   std::vector<Tensor> tensors;

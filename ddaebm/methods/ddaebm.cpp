@@ -111,12 +111,16 @@ Iteration Ddaebm::diffuse(const torch::Tensor& x0, const Steps& at, const Noise&
 
 void Ddaebm::generate(Iteration& it, const Steps& at, const Noise& noise, bool reconstruct) {
   std::vector<torch::Tensor> latents = {noise.z};
-  if (reconstruct && game_.divergence == Divergence::jeffrey) latents.push_back(encode(it, noise));
+  const bool reverse = reconstruct && game_.divergence == Divergence::jeffrey;
+  if (reverse) {
+    const auto z = encode(it, noise);
+    if (game_.reconstruction_latent == ReconstructionLatent::encoder) latents.push_back(z);
+  }
   const auto guesses = nets_.generator->guesses(it.x_next, latents, noise.t);
   // p_phi(x_t | x_{t+1}), eq. 9: the same draw serves both updates.
   it.x0_guess = guesses.front();
   it.fake = at.posterior_sample(it.x0_guess, it.x_next, noise.eps_fake, game_.noise_at_t0);
-  if (latents.size() > 1) it.x0_reconstruction = guesses.back();
+  if (reverse) it.x0_reconstruction = guesses.back();
 }
 
 // The z that L2 reconstructs x_t by.
@@ -133,7 +137,8 @@ Iteration Ddaebm::play(const torch::Tensor& x0, const Noise& noise, const Update
   // What shares weights alone runs side by side: E of the data and of generated points, L1 and L2.
   ops::Beside real(x0.device(), Lane::first);
   ops::Beside reverse(x0.device(), Lane::second);
-  const bool both_at_once = nets_.generator->one_pass();
+  const bool both_at_once =
+      nets_.generator->one_pass() || game_.reconstruction_latent == ReconstructionLatent::prior;
   real.run([&] {
     judge_real(it, at, noise);
     if (it.real_loss.defined()) update(kEnergy, it.real_loss, /*last=*/false);

@@ -70,7 +70,8 @@ struct GameConfig {
     f("penalty_log_q", penalty_log_q, "whether the penalty includes log q(x_{t+1} | x_t)");
     f("fake_weight", fake_weight, at_least(0), "weight of generated points in the energy's loss");
     f("fake_margin", fake_margin, at_least(0),
-      "nats below the data's mean E beyond which generated points no longer count there; 0: none");
+      "nats below the mean E of the batch's data (a rank's or a micro-batch's own) beyond which "
+      "generated points no longer count there; 0: none");
     f("energy_l2", energy_l2, at_least(0), "weight of E squared on real and generated points");
     f("noise_at_t0", noise_at_t0, "whether generated x_0 get the posterior's noise");
     f("reference_std", reference_std, at_least(0),

@@ -1,5 +1,4 @@
 #include <map>
-#include <mutex>
 #include <tuple>
 
 #include <ATen/Context.h>
@@ -34,14 +33,13 @@ CUDAStream new_stream(c10::DeviceIndex device, bool goes_first) {
   return c10::cuda::getStreamFromExternal(made, device);
 }
 
-// Each stream has one companion a lane for good, so that memory that its work gave back serves its
-// next work. LibTorch's own streams are few, and two that share one must not run side by side.
-// Nothing in a pass waits for weights.
+// For a thread, each stream has one companion a lane for good, so that memory that its work gave
+// back serves its next work; of two threads on one stream, each has its own, since neither waits
+// for the other's. LibTorch's own streams are few, and two that share one must not run side by
+// side. Nothing in a pass waits for weights.
 CUDAStream companion(const CUDAStream& stream, Beside::Lane lane) {
   using Key = std::tuple<int, cudaStream_t, Beside::Lane>;
-  static std::mutex mutex;
-  static std::map<Key, CUDAStream> companions;
-  const std::lock_guard<std::mutex> lock(mutex);
+  thread_local std::map<Key, CUDAStream> companions;
   const Key key(stream.device_index(), stream.stream(), lane);
   const auto found = companions.find(key);
   if (found != companions.end()) return found->second;

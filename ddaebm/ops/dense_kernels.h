@@ -16,8 +16,8 @@ namespace ddaebm::ops::kernels {
 // which runs a product of its own: a library that shares one product out waits within it.
 torch::Tensor product(const torch::Tensor& a, const torch::Tensor& b);
 
-// The matrix a b, not multiplied yet; or a itself, which is then changed in place, where b is
-// undefined.
+// The matrix a b, not multiplied yet; or a itself where b is undefined, which what adds a bias then
+// changes in place.
 struct Matrix {
   torch::Tensor a, b;
   torch::Tensor made() const { return b.defined() ? product(a, b) : a; }
