@@ -441,8 +441,9 @@ TEST(ServeHostile, WhatIsNoHttpIsRefused) {
   EXPECT_EQ(status("POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
                    "Content-Length: 6\r\n\r\n"),
             400);
-  EXPECT_EQ(status(std::string("GET /\0 HTTP/1.1\r\nHost: localhost\r\n\r\n", 39)), 400);
-  EXPECT_EQ(status("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 TLS\r\n\r\n"), 400);
+  using namespace std::string_literals;  // which may hold zeros
+  EXPECT_EQ(status("GET /\0 HTTP/1.1\r\nHost: localhost\r\n\r\n"s), 400);
+  EXPECT_EQ(status("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 TLS\r\n\r\n"s), 400);
   EXPECT_EQ(
       status("GET / HTTP/1.1\r\nHost: localhost\r\nX: " + std::string(20000, 'x') + "\r\n\r\n"),
       431);
