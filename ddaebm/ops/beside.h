@@ -34,7 +34,6 @@ class Handover {
  public:
   explicit Handover(torch::Device device);
   ~Handover();
-  Handover(Handover&&) noexcept;
   void made();
   void await();
 

@@ -81,7 +81,6 @@ struct Handover::Event {
 };
 Handover::Handover(torch::Device device) : device_(device) {}
 Handover::~Handover() = default;
-Handover::Handover(Handover&&) noexcept = default;
 
 void Handover::made() {
   if (!device_.is_cuda()) return;

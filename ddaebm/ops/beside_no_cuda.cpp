@@ -10,7 +10,6 @@ void Beside::join() {}
 struct Handover::Event {};
 Handover::Handover(torch::Device device) : device_(device) {}
 Handover::~Handover() = default;
-Handover::Handover(Handover&&) noexcept = default;
 void Handover::made() {}
 void Handover::await() {}
 

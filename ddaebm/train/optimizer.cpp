@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "ddaebm/ops/adam.h"
+#include "ddaebm/ops/beside.h"
 #include "ddaebm/ops/cast.h"
 
 namespace ddaebm {
@@ -65,7 +66,7 @@ Optimizer::Optimizer(Method& method, const OptimizerConfig& config, const Ranks*
                        average,
                        torch::ones({2}, zeros.options()),
                        {},
-                       ops::Handover(zeros.device())});
+                       std::make_shared<ops::Handover>(zeros.device())});
   }
   buffer_average_ = buffers_.all.clone();
   norms_ = torch::zeros({static_cast<int64_t>(groups_.size())}, groups_.at(0).m.options());
@@ -89,12 +90,12 @@ void Optimizer::update(size_t player, const torch::Tensor& loss, bool last) {
     if (!gradients[i].defined()) gradients[i] = torch::zeros_like(group.inputs[i]);
   }
   const torch::NoGradGuard no_grad;
-  if (group.gradient.defined()) group.gathered.await();
+  if (group.gradient.defined()) group.gathered->await();
   const auto gradient =
       ops::end_to_end(group.inputs, gradients, group.weights.all.scalar_type(), group.gradient);
   group.gradient = last ? torch::Tensor() : gradient;
   if (!last) {
-    group.gathered.made();
+    group.gathered->made();
     return;
   }
   if (ranks_ != nullptr) ranks_->mean(gradient);

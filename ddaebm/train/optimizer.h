@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,10 +10,12 @@
 #include "ddaebm/config.h"
 #include "ddaebm/dist/ranks.h"
 #include "ddaebm/methods/method.h"
-#include "ddaebm/ops/beside.h"
 #include "ddaebm/train/flat.h"
 
 namespace ddaebm {
+namespace ops {
+class Handover;
+}
 
 // How the step size changes over a run.
 enum class RateSchedule { constant, cosine };
@@ -90,8 +93,8 @@ class Optimizer {
     FlatTensors weights;
     std::vector<torch::Tensor> inputs;  // the weights, as autograd::grad wants them
     torch::Tensor m, v, average, dials;
-    torch::Tensor gradient;  // gathered since the last step; undefined: none
-    ops::Handover gathered;  // of it
+    torch::Tensor gradient;                   // gathered since the last step; undefined: none
+    std::shared_ptr<ops::Handover> gathered;  // of it
   };
   OptimizerConfig config_;
   const Ranks* ranks_;
