@@ -68,8 +68,9 @@ torch::Tensor Steps::advance(const torch::Tensor& x_t, const torch::Tensor& eps)
 
 torch::Tensor Steps::log_q(const torch::Tensor& x_next, const torch::Tensor& x_t) const {
   const auto z = torch::addcmul(x_next, column(kANext), x_t, -1.0) / column(kSigmaNext);
-  const auto dimensions = static_cast<double>(x_t.numel() / std::max<int64_t>(x_t.size(0), 1));
-  return torch::add(dimensions * column(kLogScaleNext).flatten(), sum_event(z.square()), -0.5);
+  const int64_t dimensions = x_t.numel() / std::max<int64_t>(x_t.size(0), 1);
+  return torch::add(static_cast<double>(dimensions) * column(kLogScaleNext).flatten(),
+                    sum_event(z.square()), -0.5);
 }
 
 torch::Tensor Steps::grad_log_q(const torch::Tensor& x_next, const torch::Tensor& x_t) const {

@@ -35,8 +35,8 @@ struct NiceEnergy : EnergyNet {
 struct GeneratorNet : torch::nn::Module {
   virtual torch::Tensor forward(const torch::Tensor& x_next, const torch::Tensor& z,
                                 const torch::Tensor& t) = 0;
-  // A guess for each of several z, in one pass where `one_pass` says so. The default makes one after
-  // the other, as a network with batch norms must.
+  // A guess for each of several z, in one pass where `one_pass` says so. The default makes one
+  // after the other, as a network with batch norms must.
   virtual bool one_pass() const { return false; }
   virtual std::vector<torch::Tensor> guesses(const torch::Tensor& x_next,
                                              const std::vector<torch::Tensor>& zs,

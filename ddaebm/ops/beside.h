@@ -25,7 +25,7 @@ class Beside {
 
  private:
   torch::Device device_;
-  Lane lane_;
+  [[maybe_unused]] Lane lane_;  // where there is a GPU
   std::vector<torch::Tensor> kept_;
 };
 
