@@ -21,6 +21,11 @@ torch::Tensor latent_nll(const torch::Tensor& z, const Gaussian& q) {
   return 0.5 * (q.log_variance + (z - q.mean).square() / (1e-6 + q.log_variance.exp())).sum(1);
 }
 
+// The energy's loss; where E takes all points together, it has one part.
+torch::Tensor both_parts(const Iteration& it) {
+  return it.real_loss.defined() ? it.real_loss + it.fake_loss : it.fake_loss;
+}
+
 }  // namespace
 
 Ddaebm::Ddaebm(const Schedule& schedule, const GameConfig& game, Networks networks, int64_t latent,
@@ -123,10 +128,10 @@ void Ddaebm::generate(Iteration& it, const Steps& at, const Noise& noise, bool r
   if (reverse) it.x0_reconstruction = guesses.back();
 }
 
-// The z that L2 reconstructs x_t by.
+// The code of the real pair, and a z drawn by it.
 torch::Tensor Ddaebm::encode(Iteration& it, const Noise& noise) {
   it.code = nets_.encoder->forward(it.x_t, it.x_next, noise.t);
-  if (!game_.latent || game_.reconstruction_latent == ReconstructionLatent::prior) return noise.z;
+  if (!game_.latent) return noise.z;
   return it.code.mean + (0.5 * it.code.log_variance).exp() * noise.eps_encoder;
 }
 
@@ -160,7 +165,7 @@ Iteration Ddaebm::play(const torch::Tensor& x0, const Noise& noise, const Update
   it.generator_loss = it.forward_loss + it.reverse_loss;
   update(kGenerator, apart ? it.forward_loss : it.generator_loss, /*last=*/true);
   reverse.join();
-  if (it.real_loss.defined()) it.energy_loss = it.real_loss + it.fake_loss;
+  it.energy_loss = both_parts(it);
   return it;
 }
 
@@ -205,7 +210,6 @@ void Ddaebm::energy_loss(Iteration& it, const Steps& at, const Noise& noise) {
     if (game_.energy_l2 > 0) it.fake_loss = it.fake_loss + level(it.energy_real);
   }
   if (game_.energy_l2 > 0) it.fake_loss = it.fake_loss + level(it.energy_fake);
-  it.energy_loss = it.fake_loss;
 }
 
 Ddaebm::Densities Ddaebm::densities(const torch::Tensor& x, const torch::Tensor& t) {
@@ -236,7 +240,7 @@ void Ddaebm::origin_loss(Iteration& it, const Noise& noise) {
   const auto of_next = torch::where(is_last.repeat(3), known, e[2]);
   // [answer, origin, N]
   const auto log_p = torch::stack({e[0], e[1], of_next}).log_softmax(0).view({3, 3, n});
-  it.energy_loss = it.fake_loss = -log_p.diagonal().sum(1).mean();
+  it.fake_loss = -log_p.diagonal().sum(1).mean();
   it.energy_real = e[0].slice(0, 0, n);
   it.energy_fake = e[0].slice(0, n, 2 * n);
   it.penalty = torch::zeros({}, options_);
@@ -319,7 +323,7 @@ torch::Tensor Ddaebm::step(const torch::Tensor& x0, const torch::Tensor& /*progr
     }
     energy_loss(it, at, part);
     update(kEnergy, it.fake_loss * share, last);
-    if (it.real_loss.defined()) it.energy_loss = it.real_loss + it.fake_loss;
+    it.energy_loss = both_parts(it);
     // The numbers stay, the graph goes.
     for (auto* tensor :
          {&it.energy_loss, &it.fake_loss, &it.penalty, &it.energy_real, &it.energy_fake}) {
