@@ -21,8 +21,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr int64_t kReference = 10000;  // data at most to learn usual energies from
+
 struct Options {
-  std::string run, inside, device = "cpu", split = "test";
+  std::string run, inside, reference, device = "cpu", split = "test";
   std::vector<std::string> outside;
   int64_t n = 0;
   Bootstrap bootstrap;
@@ -51,13 +53,20 @@ void run(const Options& o) {
   Model model = Model::load(folder.path, parse_device(o.device));
   const DataConfig trained = read_settings(o.run, {}).data;
   uint64_t draw = o.bootstrap.seed;
+  std::optional<UsualProfiles> usual;
+  if (!o.reference.empty()) {
+    const InputOptions input{"train", kReference, kReference, ~o.bootstrap.seed};
+    const auto rows = read_inputs(o.reference, model, trained, input);
+    model.progress = late_progress(o.reference);
+    usual.emplace(energy_profiles(model, rows, input.seed));
+  }
   const auto read = [&](const std::string& data) {
     InputOptions input{o.split, o.n};
     if (o.n > 0) input.draws = o.n;
     input.seed = draw++;
     const auto rows = read_inputs(data, model, trained, input);
     model.progress = late_progress(data);
-    return score_set(model, data, rows, input.seed);
+    return score_set(model, data, rows, input.seed, usual ? &*usual : nullptr);
   };
   const ScoredSet inside = read(o.inside);
   std::vector<ScoredSet> outside;
@@ -72,12 +81,14 @@ void run(const Options& o) {
                {"coverage", o.bootstrap.coverage},
                {"seed", o.bootstrap.seed},
                {"out", Json::array()}};
+  if (usual) json["reference"] = o.reference;
   std::vector<NumberSet> shown = {{o.inside, inside.clean}};
   for (size_t i = 0; i < rows.size(); ++i) {
     Json entry = {{"data", rows[i].name}, {"count", rows[i].count}};
     entry["clean"] = to_json(rows[i].clean);
     if (rows[i].noised) entry["noised"] = to_json(*rows[i].noised);
     entry["typical"] = to_json(rows[i].typical);
+    if (rows[i].profile) entry["profile"] = to_json(*rows[i].profile);
     json["out"].push_back(entry);
     shown.push_back({rows[i].name, outside[i].clean});
   }
@@ -98,6 +109,7 @@ void run(const Options& o) {
     show(row, "clean", row.clean);
     if (row.noised) show(row, "noised", *row.noised);
     show(row, "typical", row.typical);
+    if (row.profile) show(row, "profile", *row.profile);
   }
   if (o.false_alarm >= 0) {
     fmt::print("threshold {:.6g}: `ddaebm score {}` now answers in or out\n",
@@ -120,6 +132,9 @@ void add_ood(CLI::App& app) {
       ->required()
       ->take_all()
       ->allow_extra_args(false);
+  command->add_option("--reference", o->reference,
+                      "Data like the model's own but not those of --in, such as its training data, "
+                      "to learn from what energies are usual: adds `profile`");
   command->add_option("--split", o->split, "Of image sets that have both")
       ->check(CLI::IsMember({"train", "test"}))
       ->capture_default_str();
@@ -142,14 +157,15 @@ void add_ood(CLI::App& app) {
       "number has a 95 % interval by the bootstrap. clean: the data as they are; noised: with the\n"
       "noise that training gives clean data; typical: by how near a clean score is to the median "
       "of\n"
-      "--in, which also finds data that score too high, as smooth images do. Images of other "
-      "sizes\n"
-      "are scaled by their shorter side, and the middle square is kept; grey ones are made RGB "
-      "where\n"
+      "--in, which also finds data that score too high, as smooth images do; profile: by how "
+      "usual\n"
+      "E(x_t, t) and the norm of its gradient are for all t together, as learnt from up to 10000\n"
+      "data of --reference (of image sets with both, the train split). Images of other sizes are\n"
+      "scaled by their shorter side, and the middle square is kept; grey ones are made RGB where\n"
       "the model wants that.\n"
       "Writes ood.json, ood.png and report.html into the run folder.\n"
       "Examples:\n"
-      "  ddaebm ood runs/cifar10 --in cifar10 --out svhn.bin --out photos/ --device cuda\n"
+      "  ddaebm ood runs/cifar10 --in cifar10 --reference cifar10 --out svhn.bin --device cuda\n"
       "  ddaebm ood runs/sensors --in good.csv --out faulty.csv --false-alarm 0.01");
   command->callback([o] { run(*o); });
 }

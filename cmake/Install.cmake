@@ -40,7 +40,7 @@ set(public_headers
   ddaebm/nets/plain_networks.h
   ddaebm/ops/resample.h ddaebm/ops/time_mlp.h ddaebm/ops/timed_chain.h
   ddaebm/train/checkpoint.h ddaebm/train/flat.h ddaebm/train/graph.h ddaebm/train/model.h ddaebm/train/ood.h
-  ddaebm/train/optimizer.h ddaebm/train/settings.h ddaebm/train/trainer.h)
+  ddaebm/train/optimizer.h ddaebm/train/profile.h ddaebm/train/settings.h ddaebm/train/trainer.h)
 foreach(header ${public_headers})
   get_filename_component(room ${header} DIRECTORY)
   install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${room} ${library})

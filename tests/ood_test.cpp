@@ -106,8 +106,8 @@ TEST(Separation, RefusesWhatHasNoInterval) {
 }
 
 TEST(TellApart, FindsSetsThatScoreTooHighByTheirDistanceFromTheMedian) {
-  const ScoredSet inside{"in", normal_scores(1001, 5, 1), {}};
-  const ScoredSet above{"above", normal_scores(400, 9, 2), {}};
+  const ScoredSet inside{"in", normal_scores(1001, 5, 1), {}, {}};
+  const ScoredSet above{"above", normal_scores(400, 9, 2), {}, {}};
   const auto row = tell_apart(inside, {above}, {.resamples = 5}).at(0);
   EXPECT_LT(row.clean.auroc.value, 0.02);
   Scores near = inside.clean;
@@ -119,6 +119,35 @@ TEST(TellApart, FindsSetsThatScoreTooHighByTheirDistanceFromTheMedian) {
   }
   EXPECT_NEAR(row.typical.auroc.value, pairwise_auroc(near, far), 1e-12);
   EXPECT_GT(row.typical.auroc.value, 0.95);
+}
+
+TEST(UsualProfiles, ScoreByTheDistanceThatTheReferenceMakesUsual) {
+  Random random(torch::kCPU, 4);
+  const auto mixing =
+      torch::tensor({{2.0, 0.0, 0.0}, {1.9, 0.3, 0.0}, {0.0, 0.0, 50.0}}, torch::kDouble);
+  const auto mean = torch::tensor({5.0, -3.0, 1000.0}, torch::kDouble);
+  const UsualProfiles usual(random.normal({200000, 3}, torch::kDouble).mm(mixing.t()) + mean);
+  const auto normal = torch::tensor(
+      {{0.0, 0.0, 0.0}, {1.0, 0.0, 0.0}, {0.0, 3.0, 0.0}, {1.0, -2.0, 2.0}}, torch::kDouble);
+  const auto scores = usual.scores(normal.mm(mixing.t()) + mean);
+  const Scores wanted = {0, -0.5, -4.5, -4.5};
+  for (size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(scores[i], wanted[i], 0.06) << i;
+  // Each column alone is usual here; together they are not.
+  EXPECT_LT(usual.scores(mean.unsqueeze(0) + torch::tensor({{2.0, -2.0, 0.0}}, torch::kDouble))[0],
+            -50);
+}
+
+TEST(UsualProfiles, TakeColumnsThatFollowFromOthersAndRefuseTooFewRows) {
+  Random random(torch::kCPU, 4);
+  const auto one = random.normal({100, 1}, torch::kDouble);
+  const auto same = torch::cat({one, one}, 1);
+  const UsualProfiles usual(torch::cat({same, torch::ones({100, 1}, torch::kDouble)}, 1));
+  const auto scores =
+      usual.scores(torch::tensor({{0.0, 0.0, 1.0}, {0.5, -0.5, 1.0}}, torch::kDouble));
+  EXPECT_GT(scores[0], -1);
+  EXPECT_LT(scores[1], -1000);
+  EXPECT_THROW(UsualProfiles(one.slice(0, 0, 9)), Error);
+  EXPECT_THROW(UsualProfiles(one / 0), Error);
 }
 
 TEST(FalseAlarm, ThresholdCallsNoMoreThanItsShareOut) {
@@ -258,6 +287,28 @@ TEST_F(Ood, WritesATableAPictureAndASection) {
     return Scores(t.data_ptr<double>(), t.data_ptr<double>() + t.numel());
   };
   EXPECT_NEAR(rings.at("value"), pairwise_auroc(numbers(inside), numbers(outside)), 1e-3);
+}
+
+TEST_F(Ood, AReferenceAddsTheProfileOfAllTimes) {
+  std::filesystem::copy(path("run"), path("profiled"), std::filesystem::copy_options::recursive);
+  const std::vector<std::string> command = {
+      "ood",   path("profiled"), "--in", "moons", "--out",       path("far.csv"),
+      "--out", "moons",          "-n",   "250",   "--resamples", "10"};
+  auto with = command;
+  with.insert(with.end(), {"--reference", "moons"});
+  const auto result = run_app(with);
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.out.find("profile"), std::string::npos);
+  const auto json = read_json("profiled/ood.json");
+  EXPECT_EQ(json.at("reference"), "moons");
+  EXPECT_GT(json.at("out")[0].at("profile").at("auroc").at("value"), 0.99);
+  EXPECT_NEAR(json.at("out")[1].at("profile").at("auroc").at("value"), 0.5, 0.1) << "the same data";
+  EXPECT_NE(read_file(path("profiled/report.html")).find("<td>profile"), std::string::npos);
+  ASSERT_EQ(run_app(command).code, 0);
+  EXPECT_FALSE(read_json("profiled/ood.json").at("out")[0].contains("profile"));
+  write_file(path("few.csv"), "1,2\n3,4\n");
+  with.back() = path("few.csv");
+  expect_refused(with, {"2 data to learn", "80"});
 }
 
 TEST_F(Ood, AThresholdLetsScoreAnswer) {

@@ -128,7 +128,7 @@ std::string ood_section(const fs::path& run_folder) {
   std::string rows;
   try {
     for (const Json& set : json.at("out")) {
-      for (const char* scores : {"clean", "noised", "typical"}) {
+      for (const char* scores : {"clean", "noised", "typical", "profile"}) {
         if (!set.contains(scores)) continue;
         const Json& found = set.at(scores);
         rows +=

@@ -30,11 +30,12 @@ std::vector<double> nearness(std::vector<double> scores, double centre) {
 
 }  // namespace
 
-ScoredSet score_set(Model& model, const std::string& name, const torch::Tensor& data,
-                    uint64_t seed) {
-  ScoredSet set{name, numbers_of(model.log_density(data)), {}};
+ScoredSet score_set(Model& model, const std::string& name, const torch::Tensor& data, uint64_t seed,
+                    const UsualProfiles* usual) {
+  ScoredSet set{name, numbers_of(model.log_density(data)), {}, {}};
   const auto noised = model.diffused(data, 0, seed);
   if (!torch::equal(noised, data)) set.noised = numbers_of(model.log_density(noised));
+  if (usual != nullptr) set.profile = usual->scores(energy_profiles(model, data, seed));
   return set;
 }
 
@@ -47,11 +48,15 @@ std::vector<OodRow> tell_apart(const ScoredSet& inside, const std::vector<Scored
                  static_cast<int64_t>(set.clean.size()),
                  separation(inside.clean, set.clean, bootstrap),
                  {},
+                 {},
                  {}};
       if (!inside.noised.empty()) row.noised = separation(inside.noised, set.noised, bootstrap);
       const double centre = median(inside.clean);
       row.typical =
           separation(nearness(inside.clean, centre), nearness(set.clean, centre), bootstrap);
+      if (!inside.profile.empty()) {
+        row.profile = separation(inside.profile, set.profile, bootstrap);
+      }
       rows.push_back(row);
     } catch (const Error& error) {
       fail("{} inside, {} outside: {}", inside.name, set.name, error.what());

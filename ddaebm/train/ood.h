@@ -9,6 +9,7 @@
 
 #include "ddaebm/metrics/ranking.h"
 #include "ddaebm/train/model.h"
+#include "ddaebm/train/profile.h"
 
 // Whether a model's score tells data like its own (inside) from other data (outside).
 namespace ddaebm {
@@ -18,10 +19,11 @@ namespace ddaebm {
 struct ScoredSet {
   std::string name;
   std::vector<double> clean, noised;
+  std::vector<double> profile;  // how usual the energies of all times are; may be empty
 };
-// Scores data by a model; `name` stands in what is shown of them.
-ScoredSet score_set(Model& model, const std::string& name, const torch::Tensor& data,
-                    uint64_t seed);
+// Scores data by a model; `name` stands in what is shown of them. `usual` may be null.
+ScoredSet score_set(Model& model, const std::string& name, const torch::Tensor& data, uint64_t seed,
+                    const UsualProfiles* usual = nullptr);
 
 // How well a set outside is told from the one inside.
 struct OodRow {
@@ -31,6 +33,7 @@ struct OodRow {
   std::optional<Separation> noised;
   // By how near a score is to the median of those inside: a set outside may score too high as well.
   Separation typical;
+  std::optional<Separation> profile;
 };
 // One row for each set outside.
 std::vector<OodRow> tell_apart(const ScoredSet& inside, const std::vector<ScoredSet>& outside,
