@@ -13,6 +13,7 @@
 #include "ddaebm/ops/dense_kernels.h"
 #include "ddaebm/ops/image_kernels.h"
 #include "ddaebm/ops/resample.h"
+#include "ddaebm/ops/row_sums.h"
 
 namespace ddaebm::ops {
 namespace {
@@ -454,6 +455,66 @@ TEST(SumsKernel, SumsEachOfManyTensors) {
   for (int64_t i = 0; i < 130; ++i) {
     EXPECT_NEAR(found[i].item<double>(), tensors[static_cast<size_t>(i)].sum().item<double>(),
                 1e-12);
+  }
+}
+
+TEST(RowSumKernels, AgreeWithTheFormulasAndTheirGradients) {
+  torch::manual_seed(4);
+  const auto randn = [](at::IntArrayRef shape) { return torch::randn(shape, torch::kDouble); };
+  for (const int64_t columns : {1, 2, 37, 100}) {
+    constexpr int64_t kRows = 9;
+    const auto a = randn({kRows, columns});
+    const auto halves = randn({kRows, 2 * columns});
+    const auto b = halves.slice(1, 0, columns).detach().requires_grad_();
+    const auto c = halves.slice(1, columns).detach().requires_grad_();
+    const auto g = randn({kRows, 2}).select(1, 0);
+    const auto scale = randn({kRows});
+    const auto weight = randn({kRows});
+    const auto added = randn({kRows});
+    const auto rows = [](const Tensor& x) { return cuda::RowMatrix{x.data_ptr(), x.stride(0)}; };
+    const auto expect = [&](cuda::RowSums sums, const Tensor& plain, const char* what) {
+      sums.type = cuda::Type::float64;
+      sums.rows = kRows;
+      sums.columns = columns;
+      auto y = torch::empty({kRows}, torch::kDouble);
+      cuda::row_sum(sums, y.data_ptr(), nullptr);
+      expect_close(y, plain.detach(), 1e-14, what);
+      const bool both = sums.c.values != nullptr;
+      auto gb = torch::empty({kRows, columns}, torch::kDouble);
+      auto gc = torch::empty({kRows, columns}, torch::kDouble);
+      cuda::row_sum_backward(sums, {g.data_ptr(), g.stride(0)}, gb.data_ptr(),
+                             both ? gc.data_ptr() : nullptr, nullptr);
+      auto inputs = std::vector<Tensor>{b};
+      if (both) inputs.push_back(c);
+      const auto expected = torch::autograd::grad({plain}, inputs, {g});
+      expect_close(gb, expected[0], 1e-13, what);
+      if (both) expect_close(gc, expected[1], 1e-13, what);
+    };
+    expect({{},
+            RowSumKind::weighted_squares,
+            0,
+            0,
+            rows(a),
+            rows(b),
+            {nullptr, 0},
+            scale.data_ptr(),
+            weight.data_ptr(),
+            added.data_ptr()},
+           reference::weighted_squares(b, a, scale, weight, added), "squares");
+    expect(
+        {{}, RowSumKind::gaussian_nll, 0, 0, rows(a), rows(b), rows(c), nullptr, nullptr, nullptr},
+        reference::gaussian_nll(a, b, c), "nll");
+    expect({{},
+            RowSumKind::gaussian_kl,
+            0,
+            0,
+            {nullptr, 0},
+            rows(b),
+            rows(c),
+            nullptr,
+            nullptr,
+            nullptr},
+           reference::gaussian_kl(b, c), "kl");
   }
 }
 

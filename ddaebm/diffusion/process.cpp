@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "ddaebm/ops/row_sums.h"
+
 namespace ddaebm {
 namespace {
 
@@ -12,6 +14,7 @@ enum Column : int64_t {
   kSigmaBar,
   kANext,
   kSigmaNext,
+  kWeightNext,    // of the squares in its log-density
   kLogScaleNext,  // of x_{t+1}'s density, for each dimension
   kPosteriorX0,
   kPosteriorNext,
@@ -22,6 +25,10 @@ enum Column : int64_t {
 };
 
 const double kHalfLogTwoPi = 0.5 * std::log(2.0 * std::numbers::pi);
+
+double dimensions_of(const torch::Tensor& x) {
+  return static_cast<double>(x.numel() / std::max<int64_t>(x.size(0), 1));
+}
 
 }  // namespace
 
@@ -37,6 +44,7 @@ Process::Process(const Schedule& s, const torch::TensorOptions& options) : steps
     cell[t][kSigmaBar] = s.sigma_bar[i];
     cell[t][kANext] = s.a[i + 1];
     cell[t][kSigmaNext] = s.sigma[i + 1];
+    cell[t][kWeightNext] = -0.5 / (s.sigma[i + 1] * s.sigma[i + 1]);
     cell[t][kLogScaleNext] = -std::log(s.sigma[i + 1]) - kHalfLogTwoPi;
     cell[t][kPosteriorX0] = s.posterior_x0[i];
     cell[t][kPosteriorNext] = s.posterior_next[i];
@@ -67,10 +75,8 @@ torch::Tensor Steps::advance(const torch::Tensor& x_t, const torch::Tensor& eps)
 }
 
 torch::Tensor Steps::log_q(const torch::Tensor& x_next, const torch::Tensor& x_t) const {
-  const auto z = torch::addcmul(x_next, column(kANext), x_t, -1.0) / column(kSigmaNext);
-  const int64_t dimensions = x_t.numel() / std::max<int64_t>(x_t.size(0), 1);
-  return torch::add(static_cast<double>(dimensions) * column(kLogScaleNext).flatten(),
-                    sum_event(z.square()), -0.5);
+  return ops::weighted_squares(x_t, x_next, row(kANext), row(kWeightNext),
+                               dimensions_of(x_t) * row(kLogScaleNext));
 }
 
 torch::Tensor Steps::grad_log_q(const torch::Tensor& x_next, const torch::Tensor& x_t) const {
@@ -91,9 +97,10 @@ torch::Tensor Steps::posterior_sample(const torch::Tensor& x0, const torch::Tens
 torch::Tensor Steps::posterior_log_density(const torch::Tensor& x_t, const torch::Tensor& x0,
                                            const torch::Tensor& x_next,
                                            double variance_floor) const {
-  const auto variance = column(kPosteriorVariance).clamp_min(variance_floor);
-  const auto error = x_t - posterior_mean(x0, x_next);
-  return sum_event(-0.5 * (error.square() / variance + variance.log()) - kHalfLogTwoPi);
+  const auto variance = row(kPosteriorVariance).clamp_min(variance_floor);
+  const auto left = torch::addcmul(x_t, column(kPosteriorNext), x_next, -1.0);
+  return ops::weighted_squares(x0, left, row(kPosteriorX0), -0.5 / variance,
+                               dimensions_of(x0) * (-0.5 * variance.log() - kHalfLogTwoPi));
 }
 
 torch::Tensor Steps::gaussian_variance(double s) const {

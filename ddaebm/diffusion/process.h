@@ -36,6 +36,7 @@ class Steps {
 
  private:
   torch::Tensor column(int64_t k) const { return columns_.select(0, k); }
+  torch::Tensor row(int64_t k) const { return column(k).flatten(); }  // [N]
   torch::Tensor gaussian_variance(double s) const;
   torch::Tensor columns_;  // [columns, N, 1, ...]
 };

@@ -9,17 +9,13 @@
 #include "ddaebm/diffusion/sampler.h"
 #include "ddaebm/error.h"
 #include "ddaebm/ops/beside.h"
+#include "ddaebm/ops/row_sums.h"
 
 namespace ddaebm {
 namespace {
 
 constexpr size_t kEnergy = 0;
 constexpr size_t kGenerator = 1;
-
-// -log N(z; mean, exp(log_variance)) up to its constant, [N].
-torch::Tensor latent_nll(const torch::Tensor& z, const Gaussian& q) {
-  return 0.5 * (q.log_variance + (z - q.mean).square() / (1e-6 + q.log_variance.exp())).sum(1);
-}
 
 // The energy's loss; where E takes all points together, it has one part.
 torch::Tensor both_parts(const Iteration& it) {
@@ -269,7 +265,8 @@ void Ddaebm::forward_loss(Iteration& it, const Steps& at, const Noise& noise) {
   beside.run([&] {
     if (!game_.posterior_term || !game_.latent) return;
     const auto q = nets_.encoder->forward(it.fake, it.x_next, noise.t);
-    it.latent_loss = game_.latent_weight * latent_nll(noise.z, q).mean();
+    it.latent_loss =
+        game_.latent_weight * ops::gaussian_nll(noise.z, q.mean, q.log_variance).mean();
   });
   Densities of_fake;
   if (game_.calibrate) {

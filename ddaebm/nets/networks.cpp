@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "ddaebm/error.h"
+#include "ddaebm/ops/row_sums.h"
 
 namespace ddaebm {
 
@@ -14,9 +15,7 @@ ops::ValueAndGradient EnergyNet::value_and_gradient(const torch::Tensor& x,
                                        /*create_graph=*/true)[0]};
 }
 
-torch::Tensor kl_to_prior(const Gaussian& q) {
-  return 0.5 * (q.mean.square() + q.log_variance.exp() - q.log_variance - 1.0).sum(1);
-}
+torch::Tensor kl_to_prior(const Gaussian& q) { return ops::gaussian_kl(q.mean, q.log_variance); }
 
 ImageShape image_shape(const std::vector<int64_t>& event) {
   if (event.size() != 3 || event[1] != event[2]) {

@@ -13,6 +13,7 @@
 #include "ddaebm/ops/conv.h"
 #include "ddaebm/ops/group_norm.h"
 #include "ddaebm/ops/resample.h"
+#include "ddaebm/ops/row_sums.h"
 #include "ddaebm/tf32.h"
 
 namespace ddaebm::ops {
@@ -255,6 +256,43 @@ CheckResult check_image(const ImageCheck& check, const torch::TensorOptions& opt
           allowed};
 }
 
+// Sums along rows, with gradients as an update takes them and, once more differentiated, as no
+// kernel makes them.
+CheckResult check_row_sums(const torch::TensorOptions& options, double allowed, const char* type) {
+  Random random(options.device());
+  constexpr int64_t kRows = 7;
+  const auto draw = [&](at::IntArrayRef shape) { return random.normal(shape, options); };
+  // The halves of a head lie side by side, images in any order.
+  const auto head = draw({kRows, 10}).requires_grad_();
+  const auto image =
+      draw({kRows, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast).detach().requires_grad_();
+  const auto target = draw({kRows, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast);
+  const auto z = draw({kRows, 5});
+  const auto scale = draw({kRows});
+  const auto weight = draw({kRows});
+  const auto added = draw({kRows});
+  const auto given = draw({kRows});
+  const auto along = draw({kRows, 10});
+  const auto differentiated = [&](const auto& squares, const auto& nll, const auto& kl) {
+    const auto half = head.chunk(2, 1);
+    const auto all = torch::stack({squares(image, target, scale, weight, added),
+                                   nll(z, half[0], half[1]), kl(half[0], half[1])});
+    const auto loss = (all * given).sum();
+    auto found = torch::autograd::grad({loss}, {head, image}, {}, /*retain_graph=*/true);
+    const auto again = torch::autograd::grad({loss}, {head, image}, {}, true, true);
+    const auto second =
+        torch::autograd::grad({(again[0] * along).sum() + again[1].square().sum()}, {head, image});
+    found.insert(found.end(), second.begin(), second.end());
+    found.push_back(all);
+    return found;
+  };
+  return {fmt::format("row sums, {}", type),
+          difference(differentiated(weighted_squares, gaussian_nll, gaussian_kl),
+                     differentiated(reference::weighted_squares, reference::gaussian_nll,
+                                    reference::gaussian_kl)),
+          allowed};
+}
+
 }  // namespace
 
 TimeMlpParts random_time_mlp(Random& random, const torch::TensorOptions& options, int64_t in,
@@ -302,6 +340,7 @@ std::vector<CheckResult> check_all(torch::Device device) {
         check(torch::TensorOptions(torch::kFloat).device(device), allowed, "float32"));
   };
   both(1e-6, check_adam);
+  both(2e-5, check_row_sums);
   for (const auto norm : {NormPlace::none, NormPlace::before_prelu, NormPlace::after_prelu}) {
     both(1e-4, [&](const auto&... given) { return check_network(given..., norm); });
   }

@@ -8,6 +8,7 @@
 #include "ddaebm/ops/adam.h"
 #include "ddaebm/ops/dense_kernels.h"
 #include "ddaebm/ops/image_kernels.h"
+#include "ddaebm/ops/row_sum_kind.h"
 
 // The GPU's way of doing what dense and image kernels do. A build without CUDA has a twin that
 // never finds a GPU.
@@ -74,6 +75,18 @@ kernels::NormPreluGradients norm_prelu_backward(
     const kernels::Matrix& gy, const torch::Tensor& normalised,
     const torch::Tensor& inverse_deviation, const torch::Tensor& scale, const torch::Tensor& shift,
     const torch::Tensor& slope, const torch::Tensor& rows, int64_t table_rows);
+
+// Those of row_sums.h: a is the target or z, b what is told from it or the mean, c the logarithms
+// of variances.
+struct RowSum {
+  RowSumKind kind;
+  torch::Tensor a, b, c, scale, weight, added;
+};
+// Whether the kernels take rows that lie like these.
+bool takes_rows(const RowSum& sum);
+torch::Tensor row_sum(const RowSum& sum);
+std::tuple<torch::Tensor, torch::Tensor> row_sum_backward(const torch::Tensor& g,
+                                                          const RowSum& sum);
 
 // The sum of each of tensors [n] of one type, [count].
 torch::Tensor sums(const std::vector<torch::Tensor>& flat);

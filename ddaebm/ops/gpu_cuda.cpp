@@ -351,6 +351,74 @@ kernels::NormPreluGradients norm_prelu_backward(const kernels::Matrix& gy, const
   return {gh, g_scale, g_shift, sums, g_table};
 }
 
+namespace {
+
+// Of a tensor [N, ...] whose rows lie side by side, in whatever order of their elements.
+cuda::RowMatrix rows_of(const Tensor& x) {
+  if (!x.defined()) return {nullptr, 0};
+  return {x.data_ptr(), x.dim() == 2 ? x.stride(0) : x.numel() / x.size(0)};
+}
+
+const void* values_of(const Tensor& x) { return x.defined() ? x.data_ptr() : nullptr; }
+
+cuda::RowSums description(const RowSum& s) {
+  const int64_t rows = s.b.size(0);
+  return {type_of(s.b),
+          s.kind,
+          rows,
+          s.b.numel() / rows,
+          rows_of(s.a),
+          rows_of(s.b),
+          rows_of(s.c),
+          values_of(s.scale),
+          values_of(s.weight),
+          values_of(s.added)};
+}
+
+}  // namespace
+
+bool takes_rows(const RowSum& s) {
+  if (s.b.numel() == 0 || s.b.scalar_type() == torch::kBFloat16) return false;
+  for (const auto* x : {&s.a, &s.c}) {
+    if (!x->defined()) continue;
+    if (x->scalar_type() != s.b.scalar_type() || x->sizes() != s.b.sizes()) return false;
+    if (s.b.dim() != 2 && x->strides() != s.b.strides()) return false;
+  }
+  for (const auto* x : {&s.a, &s.b, &s.c}) {
+    if (!x->defined()) continue;
+    const bool dense = x->dim() == 2 ? x->stride(1) == 1 || x->size(1) == 1
+                                     : x->is_non_overlapping_and_dense() &&
+                                           x->stride(0) == x->numel() / x->size(0);
+    if (!dense) return false;
+  }
+  for (const auto* x : {&s.scale, &s.weight, &s.added}) {
+    if (x->defined() && (!x->is_contiguous() || x->scalar_type() != s.b.scalar_type()))
+      return false;
+  }
+  return !s.a.defined() || !s.a.requires_grad();
+}
+
+Tensor row_sum(const RowSum& s) {
+  const c10::cuda::CUDAGuard guard(s.b.device());
+  auto out = torch::empty({s.b.size(0)}, s.b.options());
+  cuda::row_sum(description(s), out.data_ptr(), stream());
+  return out;
+}
+
+std::tuple<Tensor, Tensor> row_sum_backward(const Tensor& g, const RowSum& s) {
+  const c10::cuda::CUDAGuard guard(s.b.device());
+  // Elements in the order of b's; a matrix whose rows lie apart gets a dense one.
+  const auto dense = [&] {
+    return s.b.dim() == 2 ? torch::empty(s.b.sizes(), s.b.options())
+                          : at::empty_strided(s.b.sizes(), s.b.strides(), s.b.options());
+  };
+  auto gb = dense();
+  auto gc = s.c.defined() ? dense() : Tensor();
+  cuda::row_sum_backward(description(s), {g.data_ptr(), g.stride(0)}, gb.data_ptr(),
+                         s.c.defined() ? gc.data_ptr() : nullptr, stream());
+  return {gb, gc};
+}
+
 Tensor sums(const std::vector<Tensor>& flat) {
   const c10::cuda::CUDAGuard guard(flat[0].device());
   const auto pieces = pieces_of(flat);

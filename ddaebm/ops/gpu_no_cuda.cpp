@@ -68,6 +68,11 @@ kernels::NormPreluGradients norm_prelu_backward(const kernels::Matrix&, const to
                                                 const torch::Tensor&, int64_t) {
   missing();
 }
+bool takes_rows(const RowSum&) { return false; }
+torch::Tensor row_sum(const RowSum&) { missing(); }
+std::tuple<torch::Tensor, torch::Tensor> row_sum_backward(const torch::Tensor&, const RowSum&) {
+  missing();
+}
 torch::Tensor sums(const std::vector<torch::Tensor>&) { missing(); }
 torch::Tensor end_to_end(const std::vector<torch::Tensor>&, torch::ScalarType,
                          const torch::Tensor&) {

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "ddaebm/ops/row_sum_kind.h"
+
 // The GPU kernels, behind plain pointers: no LibTorch here, so that nvcc alone compiles them.
 // Images are channels last, [N, H, W, C]; sums are made in float32, or float64 for float64 images.
 namespace ddaebm::ops::cuda {
@@ -125,6 +127,27 @@ void bias_norm_prelu(const Dense& dense, const BatchNorm& norm, void* h, const v
 void norm_prelu_backward(const Dense& dense, const BatchNorm& norm, void* g, const void* h,
                          const void* inverse, const void* slope, void* gh, void* g_scale,
                          void* g_shift, void* g_slope, void* g_table, Stream stream);
+
+// See ops/row_sums.h, for float32 and float64: sums over a row's columns, which lie side by side,
+// of what is made of a, b and c. Any but b may be null.
+struct RowMatrix {
+  const void* values;
+  int64_t row;  // from one row to the next
+};
+struct RowVector {
+  const void* values;
+  int64_t stride;
+};
+struct RowSums {
+  Type type;
+  RowSumKind kind;
+  int64_t rows, columns;
+  RowMatrix a, b, c;
+  const void *scale, *weight, *added;  // [rows]
+};
+void row_sum(const RowSums& sums, void* out, Stream stream);
+// Gradients of b and c, where gc is not null, given those of the sums.
+void row_sum_backward(const RowSums& sums, const RowVector& g, void* gb, void* gc, Stream stream);
 
 // Tensors of one type copied end to end into `out`, in its type, or added to what is there.
 struct Piece {
