@@ -3,6 +3,7 @@
 #include "ddaebm/data/images.h"
 #include "ddaebm/data/logit_source.h"
 #include "ddaebm/error.h"
+#include "ddaebm/train/progress.h"
 
 namespace ddaebm::app {
 namespace {
@@ -46,6 +47,14 @@ torch::Tensor read_inputs(const std::string& data, const Model& model, const Dat
     fail("{}: {} columns, the model was trained on {}", data, rows.size(1), event.at(0));
   }
   return rows;
+}
+
+UsualProfiles learn_usual(const std::string& data, Model& model, const DataConfig& trained,
+                          uint64_t seed) {
+  constexpr int64_t kMost = 10000;
+  const auto rows = read_inputs(data, model, trained, {"train", kMost, kMost, seed});
+  model.progress = late_progress(data);
+  return UsualProfiles(energy_profiles(model, rows));
 }
 
 }  // namespace ddaebm::app

@@ -5,6 +5,7 @@
 
 #include "ddaebm/data/source.h"
 #include "ddaebm/train/model.h"
+#include "ddaebm/train/profile.h"
 
 namespace ddaebm::app {
 
@@ -20,5 +21,10 @@ struct InputOptions {
 // the model's run: where image sets are, and how its own are cropped.
 torch::Tensor read_inputs(const std::string& data, const Model& model, const DataConfig& trained,
                           const InputOptions& options);
+
+// What energies are usual for the first 10,000 at most of data that are like the model's own: of an
+// image set that has both, its train split.
+UsualProfiles learn_usual(const std::string& data, Model& model, const DataConfig& trained,
+                          uint64_t seed);
 
 }  // namespace ddaebm::app

@@ -21,8 +21,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kReference = 10000;  // data at most to learn usual energies from
-
 struct Options {
   std::string run, inside, reference, device = "cpu", split = "test";
   std::vector<std::string> outside;
@@ -54,12 +52,8 @@ void run(const Options& o) {
   const DataConfig trained = read_settings(o.run, {}).data;
   uint64_t draw = o.bootstrap.seed;
   std::optional<UsualProfiles> usual;
-  if (!o.reference.empty()) {
-    const InputOptions input{"train", kReference, kReference, ~o.bootstrap.seed};
-    const auto rows = read_inputs(o.reference, model, trained, input);
-    model.progress = late_progress(o.reference);
-    usual.emplace(energy_profiles(model, rows, input.seed));
-  }
+  // Other draws than those of --in, should both be one distribution.
+  if (!o.reference.empty()) usual = learn_usual(o.reference, model, trained, ~o.bootstrap.seed);
   const auto read = [&](const std::string& data) {
     InputOptions input{o.split, o.n};
     if (o.n > 0) input.draws = o.n;
@@ -159,10 +153,12 @@ void add_ood(CLI::App& app) {
       "of\n"
       "--in, which also finds data that score too high, as smooth images do; profile: by how "
       "usual\n"
-      "E(x_t, t) and the norm of its gradient are for all t together, as learnt from up to 10000\n"
-      "data of --reference (of image sets with both, the train split). Images of other sizes are\n"
-      "scaled by their shorter side, and the middle square is kept; grey ones are made RGB where\n"
-      "the model wants that.\n"
+      "E(x, t) for all t and the norm of E's gradient at t = 0, octave by octave, are together, "
+      "as\n"
+      "learnt from up to 10000 data of --reference (of image sets with both, the train split).\n"
+      "Images of other sizes are scaled by their shorter side, and the middle square is kept; "
+      "grey\n"
+      "ones are made RGB where the model wants that.\n"
       "Writes ood.json, ood.png and report.html into the run folder.\n"
       "Examples:\n"
       "  ddaebm ood runs/cifar10 --in cifar10 --reference cifar10 --out svhn.bin --device cuda\n"

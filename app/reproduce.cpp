@@ -236,7 +236,8 @@ std::string beside_the_paper(const Panel& panel, const Comparison& ours) {
   return out.empty() ? out : "| | | paper | ours |\n|---|---|---|---|\n" + out + "\n";
 }
 
-// AUROC of held-out data against each set outside, for every model.
+// AUROC of held-out data against each set outside, for every model: by E(x, 0), as the paper has
+// it, and by the energies of all times.
 std::string tell_apart_table(const Comparison& comparison, const Options& o) {
   if (o.outside.empty()) return "AUROC: none, as no sets were given with --ood.\n\n";
   std::string out = "| AUROC |";
@@ -251,18 +252,24 @@ std::string tell_apart_table(const Comparison& comparison, const Options& o) {
     const fs::path run = row.runs.front();
     const DataConfig trained = read_settings(run.string(), {}).data;
     Model model = Model::load(run, parse_device(o.device));
+    const auto usual = learn_usual(trained.name, model, trained, 1);
     const auto scored = [&](const std::string& name) {
-      return score_set(model, name, read_inputs(name, model, trained, {}), 0);
+      return score_set(model, name, read_inputs(name, model, trained, {}), 0, &usual);
     };
     const ScoredSet inside = scored(trained.name);
     std::vector<ScoredSet> outside;
     for (const auto& name : o.outside) outside.push_back(scored(name));
-    out += fmt::format("| {} |", row.label);
-    for (const auto& of : tell_apart(inside, outside, {})) {
-      out += fmt::format(" {:.3f} [{:.3f}, {:.3f}] |", of.clean.auroc.value, of.clean.auroc.low,
-                         of.clean.auroc.high);
-    }
-    out += "\n";
+    const auto told = tell_apart(inside, outside, {});
+    const auto line = [&](const char* score, const auto& separation) {
+      out += fmt::format("| {}, {} |", row.label, score);
+      for (const OodRow& of : told) {
+        const Interval& auroc = separation(of).auroc;
+        out += fmt::format(" {:.3f} [{:.3f}, {:.3f}] |", auroc.value, auroc.low, auroc.high);
+      }
+      out += "\n";
+    };
+    line("E(x, 0)", [](const OodRow& of) { return of.clean; });
+    line("profile", [](const OodRow& of) { return *of.profile; });
   }
   return out + "\n";
 }

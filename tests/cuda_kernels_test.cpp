@@ -469,9 +469,10 @@ TEST(RowSumKernels, AgreeWithTheFormulasAndTheirGradients) {
     const auto c = halves.slice(1, columns).detach().requires_grad_();
     const auto g = randn({kRows, 2}).select(1, 0);
     const auto scale = randn({kRows});
-    const auto weight = randn({kRows});
+    const auto weight = randn({kRows, 3}).select(1, 1);
     const auto added = randn({kRows});
     const auto rows = [](const Tensor& x) { return cuda::RowMatrix{x.data_ptr(), x.stride(0)}; };
+    const auto vector = [](const Tensor& x) { return cuda::RowVector{x.data_ptr(), x.stride(0)}; };
     const auto expect = [&](cuda::RowSums sums, const Tensor& plain, const char* what) {
       sums.type = cuda::Type::float64;
       sums.rows = kRows;
@@ -482,39 +483,28 @@ TEST(RowSumKernels, AgreeWithTheFormulasAndTheirGradients) {
       const bool both = sums.c.values != nullptr;
       auto gb = torch::empty({kRows, columns}, torch::kDouble);
       auto gc = torch::empty({kRows, columns}, torch::kDouble);
-      cuda::row_sum_backward(sums, {g.data_ptr(), g.stride(0)}, gb.data_ptr(),
-                             both ? gc.data_ptr() : nullptr, nullptr);
+      cuda::row_sum_backward(sums, vector(g), gb.data_ptr(), both ? gc.data_ptr() : nullptr,
+                             nullptr);
       auto inputs = std::vector<Tensor>{b};
       if (both) inputs.push_back(c);
       const auto expected = torch::autograd::grad({plain}, inputs, {g});
       expect_close(gb, expected[0], 1e-13, what);
       if (both) expect_close(gc, expected[1], 1e-13, what);
     };
-    expect({{},
-            RowSumKind::weighted_squares,
-            0,
-            0,
-            rows(a),
-            rows(b),
-            {nullptr, 0},
-            scale.data_ptr(),
-            weight.data_ptr(),
-            added.data_ptr()},
-           reference::weighted_squares(b, a, scale, weight, added), "squares");
-    expect(
-        {{}, RowSumKind::gaussian_nll, 0, 0, rows(a), rows(b), rows(c), nullptr, nullptr, nullptr},
-        reference::gaussian_nll(a, b, c), "nll");
-    expect({{},
-            RowSumKind::gaussian_kl,
-            0,
-            0,
-            {nullptr, 0},
-            rows(b),
-            rows(c),
-            nullptr,
-            nullptr,
-            nullptr},
-           reference::gaussian_kl(b, c), "kl");
+    cuda::RowSums sums = {};
+    sums.a = rows(a);
+    sums.b = rows(b);
+    sums.scale = vector(scale);
+    sums.weight = vector(weight);
+    sums.added = vector(added);
+    expect(sums, reference::weighted_squares(b, a, scale, weight, added), "squares");
+    sums.scale = sums.weight = sums.added = {};
+    sums.c = rows(c);
+    sums.kind = RowSumKind::gaussian_nll;
+    expect(sums, reference::gaussian_nll(a, b, c), "nll");
+    sums.a = {};
+    sums.kind = RowSumKind::gaussian_kl;
+    expect(sums, reference::gaussian_kl(b, c), "kl");
   }
 }
 

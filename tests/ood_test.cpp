@@ -308,7 +308,20 @@ TEST_F(Ood, AReferenceAddsTheProfileOfAllTimes) {
   EXPECT_FALSE(read_json("profiled/ood.json").at("out")[0].contains("profile"));
   write_file(path("few.csv"), "1,2\n3,4\n");
   with.back() = path("few.csv");
-  expect_refused(with, {"2 data to learn", "80"});
+  expect_refused(with, {"2 data to learn", "50"});
+}
+
+TEST_F(Ood, AProfileIsTheEnergyOfAllTimesAndTheSlope) {
+  Model model = Model::load(path("run"), torch::kCPU);
+  Random random(torch::kCPU, 2);
+  const auto x = random.normal({1100, 2}, torch::kDouble);  // more than go through at once
+  const auto profiles = energy_profiles(model, x);
+  ASSERT_EQ(profiles.sizes(), (std::vector<int64_t>{1100, model.times() + 1}));
+  for (int64_t t = 0; t < model.times(); ++t) {
+    EXPECT_TRUE(torch::allclose(profiles.select(1, t), model.log_density_at(x, t), 1e-5, 1e-5));
+  }
+  const auto slope = model.log_density_and_gradient(x, 0).gradient.norm(2, 1);
+  EXPECT_TRUE(torch::allclose(profiles.select(1, model.times()).exp(), slope, 1e-5));
 }
 
 TEST_F(Ood, AThresholdLetsScoreAnswer) {
@@ -402,6 +415,22 @@ evaluation_samples = 1000
   EXPECT_EQ(json.at("in_count"), 12);
   EXPECT_EQ(json.at("out")[0].at("count"), 4);
   EXPECT_EQ(json.at("out")[1].at("count"), 5);
+
+  // An image's slope comes in octaves, whose squares add up to the whole: a pixel of the l-th
+  // stands for 4^l.
+  Model model = Model::load(path("run"), torch::kCPU);
+  Random random(torch::kCPU, 2);
+  const auto images = random.normal({5, 3, 16, 16}, torch::kFloat);
+  const auto profiles = energy_profiles(model, images);
+  const auto first = model.log_density_and_gradient(images, 0);
+  const int64_t times = model.times();
+  ASSERT_EQ(profiles.sizes(), (std::vector<int64_t>{5, times + 4}));
+  for (int64_t t = 0; t < times; ++t) {
+    EXPECT_TRUE(torch::allclose(profiles.select(1, t), model.log_density_at(images, t), 1e-5));
+  }
+  const auto squares = (2 * profiles.slice(1, times)).exp();
+  const auto pixels = torch::tensor({1.0, 4.0, 16.0, 64.0}, torch::kDouble);
+  EXPECT_TRUE(torch::allclose(squares.mv(pixels), first.gradient.flatten(1).square().sum(1), 1e-4));
 }
 
 }  // namespace

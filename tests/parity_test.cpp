@@ -221,7 +221,7 @@ void run_step(const StepCase& c) {
     const std::string prefix = "noise." + std::to_string(step) + ".";
     const Noise noise{tensor("t"),          tensor(prefix + "eps_t"),    tensor(prefix + "eps_tp1"),
                       tensor(prefix + "z"), tensor(prefix + "eps_post"), tensor(prefix + "eps_enc"),
-                      /*origin=*/{}};
+                      /*origin=*/{},        /*from_origin=*/{}};
     optimizer.set_iteration(step, c.steps);
     // The authors' code reconstructs x_0 from the encoder's latent even where no loss uses it.
     torch::Tensor encoders_guess;

@@ -92,7 +92,13 @@ Noise Ddaebm::draw(const torch::Tensor& x0, Random& random) const {
     const auto first = random.uniform({n}, options_) < game_.first_share;
     noise.t = noise.t.masked_fill(first, 0);
   }
-  if (game_.calibrate) noise.origin = game_.origin_std * like_x();
+  if (game_.calibrate) {
+    noise.origin = game_.origin_std * like_x();
+    noise.from_origin = noise.t == process_.steps() - 1;
+    if (game_.origin_share > 0) {
+      noise.from_origin = noise.from_origin | (random.uniform({n}, options_) < game_.origin_share);
+    }
+  }
   return noise;
 }
 
@@ -100,7 +106,8 @@ Noise Noise::slice(int64_t first, int64_t last) const {
   const auto cut = [&](const torch::Tensor& all) {
     return all.defined() ? all.slice(0, first, last) : all;
   };
-  return {cut(t), cut(eps_t), cut(eps_next), cut(z), cut(eps_fake), cut(eps_encoder), cut(origin)};
+  return {cut(t),        cut(eps_t),       cut(eps_next), cut(z),
+          cut(eps_fake), cut(eps_encoder), cut(origin),   cut(from_origin)};
 }
 
 Iteration Ddaebm::diffuse(const torch::Tensor& x0, const Steps& at, const Noise& noise) {
@@ -216,14 +223,13 @@ Ddaebm::Densities Ddaebm::densities(const torch::Tensor& x, const torch::Tensor&
 
 // Where does a point come from: is it x_t, a generated x_t, or x_{t+1}? The answer's logits are
 // E(x, t), F(x, t) and E(x, t+1), and their cross-entropy is least where these are the
-// log-densities of the three up to a term that they share. At the last step a Gaussian takes the
-// place of x_{t+1}, and its log-density that of E(x, t+1): so the shared term is zero there, and
-// by the chain of steps everywhere. docs/calibration.md derives it.
+// log-densities of the three up to a term that they share. At the last step, and in a share of all
+// rows, a Gaussian takes the place of x_{t+1}, and its log-density that of E(x, t+1): so the shared
+// term is zero there, and by the chain of steps everywhere. docs/calibration.md derives it.
 void Ddaebm::origin_loss(Iteration& it, const Noise& noise) {
   const int64_t n = it.x_t.size(0);
   const int64_t last = process_.steps() - 1;
-  const auto is_last = noise.t == last;
-  const auto next = torch::where(is_last.unsqueeze(1), noise.origin, it.x_next);
+  const auto next = torch::where(noise.from_origin.unsqueeze(1), noise.origin, it.x_next);
   const auto x = torch::cat({it.x_t, it.fake.detach(), next});  // [3N, D]
   const auto t = noise.t.repeat(3);
   const auto times = torch::cat({t, t + process_.steps(), (t + 1).clamp_max(last)});
@@ -233,7 +239,7 @@ void Ddaebm::origin_loss(Iteration& it, const Noise& noise) {
   const double log_scale = std::log(s) + 0.5 * std::log(2.0 * std::numbers::pi);
   const auto known =
       sum_event(x.square()) / (-2.0 * s * s) - log_scale * static_cast<double>(x.size(1));
-  const auto of_next = torch::where(is_last.repeat(3), known, e[2]);
+  const auto of_next = torch::where(noise.from_origin.repeat(3), known, e[2]);
   // [answer, origin, N]
   const auto log_p = torch::stack({e[0], e[1], of_next}).log_softmax(0).view({3, 3, n});
   it.fake_loss = -log_p.diagonal().sum(1).mean();

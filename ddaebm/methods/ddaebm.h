@@ -30,6 +30,7 @@ struct GameConfig {
   bool calibrate = false;
   double critic_weight = 1.0;
   double origin_std = 1.5;
+  double origin_share = 0.0;
   int64_t proposals = 1;
   double gamma = 0.02;
   bool penalty_log_q = true;
@@ -64,6 +65,8 @@ struct GameConfig {
       "calibrated: weight of the samples' log-density less E in the generator's loss");
     f("origin_std", origin_std, more_than(0),
       "calibrated: standard deviation of the Gaussian that the last step's E is measured against");
+    f("origin_share", origin_share, between(0, 1),
+      "calibrated: share of a batch whose E is measured against that Gaussian at any step");
     f("proposals", proposals, between(1, 1000),
       "calibrated: points that a step of sampling proposes a sample, chosen among by E; 1: none");
     f("gamma", gamma, at_least(0), "weight of the gradient penalty");
@@ -93,7 +96,9 @@ struct Noise {
   torch::Tensor z;            // the prior's latent, [N, latent]
   torch::Tensor eps_fake;     // posterior sample of the generated x_t
   torch::Tensor eps_encoder;  // the encoder's latent of the real pair, [N, latent]
-  torch::Tensor origin;       // points of the known Gaussian; undefined unless E is calibrated
+  // Points of the known Gaussian, and which rows [N] they are for; undefined unless E is
+  // calibrated.
+  torch::Tensor origin, from_origin;
 
   // Those of data first .. last - 1.
   Noise slice(int64_t first, int64_t last) const;

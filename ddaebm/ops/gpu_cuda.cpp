@@ -359,7 +359,10 @@ cuda::RowMatrix rows_of(const Tensor& x) {
   return {x.data_ptr(), x.dim() == 2 ? x.stride(0) : x.numel() / x.size(0)};
 }
 
-const void* values_of(const Tensor& x) { return x.defined() ? x.data_ptr() : nullptr; }
+cuda::RowVector row_vector(const Tensor& x) {
+  if (!x.defined()) return {nullptr, 0};
+  return {x.data_ptr(), x.stride(0)};
+}
 
 cuda::RowSums description(const RowSum& s) {
   const int64_t rows = s.b.size(0);
@@ -370,9 +373,9 @@ cuda::RowSums description(const RowSum& s) {
           rows_of(s.a),
           rows_of(s.b),
           rows_of(s.c),
-          values_of(s.scale),
-          values_of(s.weight),
-          values_of(s.added)};
+          row_vector(s.scale),
+          row_vector(s.weight),
+          row_vector(s.added)};
 }
 
 }  // namespace
@@ -392,8 +395,7 @@ bool takes_rows(const RowSum& s) {
     if (!dense) return false;
   }
   for (const auto* x : {&s.scale, &s.weight, &s.added}) {
-    if (x->defined() && (!x->is_contiguous() || x->scalar_type() != s.b.scalar_type()))
-      return false;
+    if (x->defined() && x->scalar_type() != s.b.scalar_type()) return false;
   }
   return !s.a.defined() || !s.a.requires_grad();
 }
@@ -414,7 +416,7 @@ std::tuple<Tensor, Tensor> row_sum_backward(const Tensor& g, const RowSum& s) {
   };
   auto gb = dense();
   auto gc = s.c.defined() ? dense() : Tensor();
-  cuda::row_sum_backward(description(s), {g.data_ptr(), g.stride(0)}, gb.data_ptr(),
+  cuda::row_sum_backward(description(s), row_vector(g), gb.data_ptr(),
                          s.c.defined() ? gc.data_ptr() : nullptr, stream());
   return {gb, gc};
 }

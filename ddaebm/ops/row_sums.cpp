@@ -28,8 +28,9 @@ Tensor plain(const RowSum& s) {
 }
 
 struct Fused : Function<Fused> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& b, const Tensor& c, const RowSum& s) {
-    ctx->save_for_backward({b, c, s.a, s.scale, s.weight, s.added});
+  // `of`: b and, where there is one, c.
+  static Tensor forward(AutogradContext* ctx, at::TensorList /*of*/, const RowSum& s) {
+    ctx->save_for_backward({s.b, s.c, s.a, s.scale, s.weight, s.added});
     ctx->saved_data["kind"] = static_cast<int64_t>(s.kind);
     return gpu::row_sum(s);
   }
@@ -44,20 +45,22 @@ struct Fused : Function<Fused> {
                    saved[5]};
     if (!torch::GradMode::is_enabled()) {
       const auto [gb, gc] = gpu::row_sum_backward(given[0], s);
-      return {gb, gc, Tensor()};
+      return s.c.defined() ? variable_list{gb, gc, Tensor()} : variable_list{gb, Tensor()};
     }
     variable_list inputs = {s.b};
     if (s.c.defined()) inputs.push_back(s.c);
     auto found = torch::autograd::grad({plain(s)}, inputs, {given[0]}, /*retain_graph=*/true,
                                        /*create_graph=*/true, /*allow_unused=*/true);
-    found.resize(3);
+    found.emplace_back();
     return found;
   }
 };
 
 Tensor row_sum(const RowSum& s) {
   const bool fused = gpu::takes(s.b) && gpu::takes_rows(s);
-  return fused ? Fused::apply(s.b, s.c, s) : plain(s);
+  if (!fused) return plain(s);
+  const auto of = s.c.defined() ? variable_list{s.b, s.c} : variable_list{s.b};
+  return Fused::apply(at::TensorList(of), s);
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ ScoredSet score_set(Model& model, const std::string& name, const torch::Tensor& 
   ScoredSet set{name, numbers_of(model.log_density(data)), {}, {}};
   const auto noised = model.diffused(data, 0, seed);
   if (!torch::equal(noised, data)) set.noised = numbers_of(model.log_density(noised));
-  if (usual != nullptr) set.profile = usual->scores(energy_profiles(model, data, seed));
+  if (usual != nullptr) set.profile = usual->scores(energy_profiles(model, data));
   return set;
 }
 

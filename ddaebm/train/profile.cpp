@@ -1,28 +1,51 @@
 #include "ddaebm/train/profile.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ddaebm/error.h"
 #include "ddaebm/io/histogram.h"
 
 namespace ddaebm {
+namespace {
 
-torch::Tensor energy_profiles(Model& model, const torch::Tensor& data, uint64_t seed) {
-  constexpr int64_t kAtOnce = 1000;  // gradients are as large as the data
-  auto out = torch::empty({data.size(0), 2 * model.times()}, torch::kDouble);
-  for (int64_t from = 0; from < data.size(0); from += kAtOnce) {
-    const int64_t to = std::min(from + kAtOnce, data.size(0));
-    const auto rows = data.slice(0, from, to);
-    for (int64_t t = 0; t < model.times(); ++t) {
-      const auto noised = model.diffused(rows, t, seed + static_cast<uint64_t>(from));
-      const auto at = model.log_density_and_gradient(noised, t);
-      out.slice(0, from, to).select(1, 2 * t).copy_(at.value);
-      const auto steepness = at.gradient.flatten(1).norm(2, 1).clamp_min(1e-30).log();
-      out.slice(0, from, to).select(1, 2 * t + 1).copy_(steepness);
-    }
-    if (model.progress) model.progress(to, data.size(0));
+torch::Tensor log_norm(const torch::Tensor& x) {
+  return x.flatten(1).norm(2, 1).clamp_min(1e-30).log();
+}
+
+// What averages over squares of 2 x 2 pixels leave out, [N, C, H, W], again and again; at last the
+// averages. Of vectors, themselves.
+std::vector<torch::Tensor> octaves(torch::Tensor x) {
+  constexpr int64_t kLeast = 4;  // pixels along a side that are worth halving
+  std::vector<torch::Tensor> found;
+  while (x.dim() == 4 && x.size(2) % 2 == 0 && x.size(3) % 2 == 0 &&
+         std::min(x.size(2), x.size(3)) >= kLeast) {
+    const auto coarse = torch::avg_pool2d(x, 2);
+    found.push_back(x - coarse.repeat_interleave(2, 2).repeat_interleave(2, 3));
+    x = coarse;
   }
-  return out;
+  found.push_back(x);
+  return found;
+}
+
+}  // namespace
+
+torch::Tensor energy_profiles(Model& model, const torch::Tensor& data) {
+  constexpr int64_t kAtOnce = 1000;  // gradients are as large as the data
+  const auto progress = std::exchange(model.progress, nullptr);
+  std::vector<torch::Tensor> parts;
+  for (int64_t from = 0; from < data.size(0); from += kAtOnce) {
+    const auto rows = data.slice(0, from, std::min(from + kAtOnce, data.size(0)));
+    const auto first = model.log_density_and_gradient(rows, 0);
+    std::vector<torch::Tensor> columns = {first.value};
+    for (int64_t t = 1; t < model.times(); ++t) columns.push_back(model.log_density_at(rows, t));
+    for (const auto& octave : octaves(first.gradient)) columns.push_back(log_norm(octave));
+    parts.push_back(torch::stack(columns, 1));
+    if (progress) progress(from + rows.size(0), data.size(0));
+  }
+  model.progress = progress;
+  if (parts.empty()) fail("no data to learn usual energies from");
+  return torch::cat(parts);
 }
 
 UsualProfiles::UsualProfiles(const torch::Tensor& profiles) {

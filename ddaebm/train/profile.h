@@ -7,14 +7,14 @@
 
 #include "ddaebm/train/model.h"
 
-// What all energies of a model say of a datum, and whether that is usual. A datum may be too likely
-// as well as too unlikely, and at one time only: smooth images have high E(x, 0), which data hardly
-// ever have.
+// What the energies of all times say of a datum, and whether that is usual. A datum may be too
+// likely as well as too unlikely: smooth images have high E(x, 0), and slopes that are too gentle
+// for it.
 namespace ddaebm {
 
-// The profiles of data [N, ...] -> [N, 2 T], float64: E(x_t, t) and log |dE/dx(x_t, t)| for every
-// t, x_t the data with the noise that training gives them at t.
-torch::Tensor energy_profiles(Model& model, const torch::Tensor& data, uint64_t seed);
+// The profiles of data [N, ...] -> [N, F], float64: E(x, t) for every t, and the logarithm of the
+// norm of dE/dx(x, 0), for images octave by octave of its resolution.
+torch::Tensor energy_profiles(Model& model, const torch::Tensor& data);
 
 // A Gaussian fitted to the profiles of data that are like the model's own.
 class UsualProfiles {

@@ -134,7 +134,7 @@ struct RowMatrix {
   const void* values;
   int64_t row;  // from one row to the next
 };
-struct RowVector {
+struct RowVector {  // one number a row
   const void* values;
   int64_t stride;
 };
@@ -143,7 +143,7 @@ struct RowSums {
   RowSumKind kind;
   int64_t rows, columns;
   RowMatrix a, b, c;
-  const void *scale, *weight, *added;  // [rows]
+  RowVector scale, weight, added;
 };
 void row_sum(const RowSums& sums, void* out, Stream stream);
 // Gradients of b and c, where gc is not null, given those of the sums.

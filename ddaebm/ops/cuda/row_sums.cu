@@ -37,8 +37,9 @@ __device__ T element(const RowMatrix& matrix, int64_t i, int64_t j) {
   return matrix.values == nullptr ? T(0) : static_cast<const T*>(matrix.values)[i * matrix.row + j];
 }
 template <class T>
-__device__ T of_row(const void* values, int64_t i, T otherwise) {
-  return values == nullptr ? otherwise : static_cast<const T*>(values)[i];
+__device__ T of_row(const RowVector& vector, int64_t i, T otherwise) {
+  if (vector.values == nullptr) return otherwise;
+  return static_cast<const T*>(vector.values)[i * vector.stride];
 }
 
 template <RowSumKind kind, class T>
@@ -65,7 +66,7 @@ __global__ void __launch_bounds__(kThreadsOfBlock)
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kRowsOfBlock + threadIdx.x / 32;
   if (i >= sums.rows) return;
   const T scale = of_row<T>(sums.scale, i, T(1));
-  const T given = static_cast<const T*>(g.values)[i * g.stride] * of_row<T>(sums.weight, i, T(1));
+  const T given = of_row<T>(g, i, T(1)) * of_row<T>(sums.weight, i, T(1));
   for (int64_t j = threadIdx.x % 32; j < sums.columns; j += 32) {
     const auto at = term<kind, T>(element<T>(sums.a, i, j), element<T>(sums.b, i, j),
                                   element<T>(sums.c, i, j), scale);
