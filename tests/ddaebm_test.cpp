@@ -46,7 +46,7 @@ struct Game {
         latent(net.latent),
         nets(make_vector_networks(dimension, T, net)),
         method(schedule, config, nets, latent, {dimension}, kDouble),
-        process(schedule, kDouble) {
+        process(schedule, kDouble, config.reconstruction_variance_floor) {
     random.restart(Random::kTraining, 0);
     x0 = random.normal({kBatch, dimension}, kDouble);
     // Drawn without the switches' help, so that all games see the same numbers.
@@ -144,8 +144,8 @@ TEST(Game, DefaultLossesAreTheirFormulas) {
   const auto z = code.mean + (0.5 * code.log_variance).exp() * game.noise.eps_encoder;
   const auto guess = game.nets.generator->forward(it.x_next, z, t);
   expect_same(it.x0_reconstruction, guess, "reconstruction");
-  expect_same(it.reconstruction_loss,
-              -at.posterior_log_density(it.x_t, guess, it.x_next, 0.01).mean(), "nll");
+  expect_same(it.reconstruction_loss, -at.posterior_log_density(it.x_t, guess, it.x_next).mean(),
+              "nll");
   const auto variance = code.log_variance.exp();
   expect_same(it.kl_loss,
               (0.5 * (code.mean.square() + variance - 1) - 0.5 * code.log_variance).sum(1).mean(),
@@ -284,8 +284,7 @@ TEST(Game, ReconstructionIsASquareOrFromThePriorsZ) {
   Game nll(config);
   const Iteration last = nll.play();
   expect_same(last.reconstruction_loss,
-              -nll.at().posterior_log_density(last.x_t, last.x0_guess, last.x_next, 0.01).mean(),
-              "nll");
+              -nll.at().posterior_log_density(last.x_t, last.x0_guess, last.x_next).mean(), "nll");
 }
 
 TEST(Game, TheVarianceFloorBelongsToNll) {
@@ -294,7 +293,7 @@ TEST(Game, TheVarianceFloorBelongsToNll) {
   Game game(config);
   const Iteration it = game.play();
   expect_same(it.reconstruction_loss,
-              -game.at().posterior_log_density(it.x_t, it.x0_reconstruction, it.x_next, 0.5).mean(),
+              -game.at().posterior_log_density(it.x_t, it.x0_reconstruction, it.x_next).mean(),
               "nll");
   expect_same_energy_update(it, Game().play());
 }

@@ -320,7 +320,7 @@ TEST_P(ProcessOfShape, PosteriorIsBayesRule) {
     expect_close(at.posterior_mean(x0, x_next), mean, 1e-10, "mean");
     const auto variance = torch::tensor(s.posterior_variance, kDouble).index_select(0, t);
     expect_close(variance, (1 / precision).reshape({-1}), 1e-12, "variance");
-    const auto log_density = at.posterior_log_density(x_t, x0, x_next, 0.0);
+    const auto log_density = at.posterior_log_density(x_t, x0, x_next);
     const auto wanted = gaussian(x_t, mean, 1 / precision);
     EXPECT_LE(((log_density - wanted) / wanted).abs().max().item<double>(), 1e-9);
 
@@ -340,7 +340,6 @@ TEST_P(ProcessOfShape, AFloorRaisesSmallVariancesOnly) {
   const auto dims = static_cast<int64_t>(shape.size());
   const Schedule s(config_of(4, 0.1, 20));
   const auto t = times(shape[0], 4);
-  const auto at = Process(s, kDouble).at(t, dims);
   Random random(torch::kCPU, 5);
   const auto x0 = random.normal(shape, kDouble);
   const auto x_next = random.normal(shape, kDouble);
@@ -348,7 +347,8 @@ TEST_P(ProcessOfShape, AFloorRaisesSmallVariancesOnly) {
   for (const double floor : {0.01, 0.5, 2.0}) {
     std::vector<double> variance;
     for (const double v : s.posterior_variance) variance.push_back(std::max(v, floor));
-    expect_close(at.posterior_log_density(x_t, x0, x_next, floor),
+    const auto at = Process(s, kDouble, floor).at(t, dims);
+    expect_close(at.posterior_log_density(x_t, x0, x_next),
                  gaussian(x_t, at.posterior_mean(x0, x_next), column(variance, t, dims)), 1e-9,
                  "floor " + std::to_string(floor));
   }

@@ -14,27 +14,29 @@ enum Column : int64_t {
   kSigmaBar,
   kANext,
   kSigmaNext,
-  kWeightNext,    // of the squares in its log-density
-  kLogScaleNext,  // of x_{t+1}'s density, for each dimension
+  // Of log q(x_{t+1} | x_t), for each dimension: the weight of squares, what is added to them, and
+  // the parts of x_{t+1} and x_t in its gradient.
+  kLogQWeight,
+  kLogQAdded,
+  kLogQNext,
+  kLogQNow,
   kPosteriorX0,
   kPosteriorNext,
   kPosteriorStd,
   kPosteriorStdSilentAt0,  // the same, zero at t = 0
-  kPosteriorVariance,
+  kPosteriorWeight,        // of squares in its log-density, for each dimension
+  kPosteriorAdded,
   kColumns
 };
 
 const double kHalfLogTwoPi = 0.5 * std::log(2.0 * std::numbers::pi);
 
-double dimensions_of(const torch::Tensor& x) {
-  return static_cast<double>(x.numel() / std::max<int64_t>(x.size(0), 1));
-}
-
 }  // namespace
 
 torch::Tensor sum_event(const torch::Tensor& x) { return x.flatten(1).sum(1); }
 
-Process::Process(const Schedule& s, const torch::TensorOptions& options) : steps_(s.steps) {
+Process::Process(const Schedule& s, const torch::TensorOptions& options, double floor)
+    : steps_(s.steps) {
   table_ = torch::empty({steps_, kColumns}, torch::kDouble);
   auto cell = table_.accessor<double, 2>();
   for (int64_t t = 0; t < steps_; ++t) {
@@ -44,13 +46,18 @@ Process::Process(const Schedule& s, const torch::TensorOptions& options) : steps
     cell[t][kSigmaBar] = s.sigma_bar[i];
     cell[t][kANext] = s.a[i + 1];
     cell[t][kSigmaNext] = s.sigma[i + 1];
-    cell[t][kWeightNext] = -0.5 / (s.sigma[i + 1] * s.sigma[i + 1]);
-    cell[t][kLogScaleNext] = -std::log(s.sigma[i + 1]) - kHalfLogTwoPi;
+    const double precision = 1.0 / (s.sigma[i + 1] * s.sigma[i + 1]);
+    cell[t][kLogQWeight] = -0.5 * precision;
+    cell[t][kLogQAdded] = -std::log(s.sigma[i + 1]) - kHalfLogTwoPi;
+    cell[t][kLogQNext] = s.a[i + 1] * precision;
+    cell[t][kLogQNow] = -s.a[i + 1] * s.a[i + 1] * precision;
     cell[t][kPosteriorX0] = s.posterior_x0[i];
     cell[t][kPosteriorNext] = s.posterior_next[i];
     cell[t][kPosteriorStd] = deviation;
     cell[t][kPosteriorStdSilentAt0] = t == 0 ? 0.0 : deviation;
-    cell[t][kPosteriorVariance] = deviation * deviation;
+    const double variance = std::max(deviation * deviation, floor);
+    cell[t][kPosteriorWeight] = -0.5 / variance;
+    cell[t][kPosteriorAdded] = -0.5 * std::log(variance) - kHalfLogTwoPi;
   }
   table_ = table_.to(options);
 }
@@ -75,13 +82,11 @@ torch::Tensor Steps::advance(const torch::Tensor& x_t, const torch::Tensor& eps)
 }
 
 torch::Tensor Steps::log_q(const torch::Tensor& x_next, const torch::Tensor& x_t) const {
-  return ops::weighted_squares(x_t, x_next, row(kANext), row(kWeightNext),
-                               dimensions_of(x_t) * row(kLogScaleNext));
+  return ops::weighted_squares(x_t, x_next, {row(kANext), row(kLogQWeight), row(kLogQAdded)});
 }
 
 torch::Tensor Steps::grad_log_q(const torch::Tensor& x_next, const torch::Tensor& x_t) const {
-  const auto a = column(kANext);
-  return a * (x_next - a * x_t) / column(kSigmaNext).square();
+  return torch::addcmul(column(kLogQNext) * x_next, column(kLogQNow), x_t);
 }
 
 torch::Tensor Steps::posterior_mean(const torch::Tensor& x0, const torch::Tensor& x_next) const {
@@ -95,12 +100,10 @@ torch::Tensor Steps::posterior_sample(const torch::Tensor& x0, const torch::Tens
 }
 
 torch::Tensor Steps::posterior_log_density(const torch::Tensor& x_t, const torch::Tensor& x0,
-                                           const torch::Tensor& x_next,
-                                           double variance_floor) const {
-  const auto variance = row(kPosteriorVariance).clamp_min(variance_floor);
+                                           const torch::Tensor& x_next) const {
   const auto left = torch::addcmul(x_t, column(kPosteriorNext), x_next, -1.0);
-  return ops::weighted_squares(x0, left, row(kPosteriorX0), -0.5 / variance,
-                               dimensions_of(x0) * (-0.5 * variance.log() - kHalfLogTwoPi));
+  return ops::weighted_squares(x0, left,
+                               {row(kPosteriorX0), row(kPosteriorWeight), row(kPosteriorAdded)});
 }
 
 torch::Tensor Steps::gaussian_variance(double s) const {

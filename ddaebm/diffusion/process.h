@@ -28,7 +28,7 @@ class Steps {
   torch::Tensor posterior_sample(const torch::Tensor& x0, const torch::Tensor& x_next,
                                  const torch::Tensor& eps, bool noise_at_t0) const;
   torch::Tensor posterior_log_density(const torch::Tensor& x_t, const torch::Tensor& x0,
-                                      const torch::Tensor& x_next, double variance_floor) const;
+                                      const torch::Tensor& x_next) const;
   // log N(x; 0, s_t^2 I), s_t^2 = (a_bar_t s)^2 + sigma_bar_t^2: a Gaussian of standard deviation
   // s, diffused to time t. Up to its constant; and its gradient in x.
   torch::Tensor log_gaussian(const torch::Tensor& x, double s) const;
@@ -36,7 +36,7 @@ class Steps {
 
  private:
   torch::Tensor column(int64_t k) const { return columns_.select(0, k); }
-  torch::Tensor row(int64_t k) const { return column(k).flatten(); }  // [N]
+  torch::Tensor row(int64_t k) const { return columns_.select(0, k).reshape({-1}); }  // [N]
   torch::Tensor gaussian_variance(double s) const;
   torch::Tensor columns_;  // [columns, N, 1, ...]
 };
@@ -44,7 +44,8 @@ class Steps {
 // The schedule on a device.
 class Process {
  public:
-  Process(const Schedule& schedule, const torch::TensorOptions& options);
+  // The posterior's log-density has no smaller variance than the floor.
+  Process(const Schedule& schedule, const torch::TensorOptions& options, double floor = 0.0);
 
   int64_t steps() const { return steps_; }
   // t [N] int64; x of the batch has `dims` dimensions.

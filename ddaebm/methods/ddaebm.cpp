@@ -17,6 +17,11 @@ namespace {
 constexpr size_t kEnergy = 0;
 constexpr size_t kGenerator = 1;
 
+// Weights are often one, and then cost nothing.
+torch::Tensor weighed(double weight, const torch::Tensor& x) {
+  return weight == 1.0 ? x : weight * x;
+}
+
 // The energy's loss; where E takes all points together, it has one part.
 torch::Tensor both_parts(const Iteration& it) {
   return it.real_loss.defined() ? it.real_loss + it.fake_loss : it.fake_loss;
@@ -26,7 +31,7 @@ torch::Tensor both_parts(const Iteration& it) {
 
 Ddaebm::Ddaebm(const Schedule& schedule, const GameConfig& game, Networks networks, int64_t latent,
                std::vector<int64_t> event, const torch::TensorOptions& options)
-    : process_(schedule, options),
+    : process_(schedule, options, game.reconstruction_variance_floor),
       game_(game),
       nets_(std::move(networks)),
       latent_(latent),
@@ -35,7 +40,9 @@ Ddaebm::Ddaebm(const Schedule& schedule, const GameConfig& game, Networks networ
       module_(std::make_shared<torch::nn::Module>("ddaebm")) {
   // lambda(t) belongs to the time of x_{t+1}.
   const auto lambda = schedule.importance(game.lambda_w, game.lambda_w_mid);
-  lambda_ = torch::tensor(lambda, torch::kDouble).slice(0, 1).to(options);
+  if (game.lambda_w != 1 || game.lambda_w_mid != 1) {
+    lambda_ = torch::tensor(lambda, torch::kDouble).slice(0, 1).to(options);
+  }
   module_->register_module("energy", nets_.energy);
   module_->register_module("generator", nets_.generator);
   module_->register_module("encoder", nets_.encoder);
@@ -178,7 +185,7 @@ void Ddaebm::judge_real(Iteration& it, const Steps& at, const Noise& noise) {
   it.energy_real = e;
   it.penalty_gradient =
       game_.penalty_log_q ? gradient + at.grad_log_q(it.x_next, it.x_t) : gradient;
-  it.penalty = 0.5 * game_.gamma * sum_event(it.penalty_gradient.square()).mean();
+  it.penalty = 0.5 * game_.gamma * ops::weighted_squares(it.penalty_gradient).mean();
   it.real_loss = it.penalty - it.energy_real.mean();
   if (game_.energy_l2 > 0) it.real_loss = it.real_loss + level(it.energy_real);
 }
@@ -198,7 +205,7 @@ void Ddaebm::energy_loss(Iteration& it, const Steps& at, const Noise& noise) {
   const auto fake = it.fake.detach();
   if (it.real_loss.defined()) {
     it.energy_fake = energy(fake, t, at);
-    it.fake_loss = game_.fake_weight * it.energy_fake.mean();
+    it.fake_loss = weighed(game_.fake_weight, it.energy_fake.mean());
   } else {
     const auto both = nets_.energy->forward(torch::cat({it.x_t, fake}), t.repeat(2)).chunk(2);
     it.energy_real = with_reference(both[0], it.x_t, at);
@@ -250,29 +257,33 @@ void Ddaebm::origin_loss(Iteration& it, const Noise& noise) {
 
 // Minimisation in p_phi and q_psi: the bound of L2, eq. 19,
 void Ddaebm::reverse_loss(Iteration& it, const Steps& at, const Noise& noise) {
-  it.reconstruction_loss = it.kl_loss = it.reverse_loss = torch::zeros({}, options_);
-  if (game_.divergence != Divergence::jeffrey) return;
+  if (game_.divergence != Divergence::jeffrey) {
+    it.reconstruction_loss = it.kl_loss = it.reverse_loss = torch::zeros({}, options_);
+    return;
+  }
   const auto error =
       game_.reconstruction == Reconstruction::nll
-          ? -at.posterior_log_density(it.x_t, it.x0_reconstruction, it.x_next,
-                                      game_.reconstruction_variance_floor)
+          ? -at.posterior_log_density(it.x_t, it.x0_reconstruction, it.x_next)
           : sum_event((it.x_t - at.posterior_mean(it.x0_reconstruction, it.x_next)).square());
-  const auto lambda = lambda_.index_select(0, noise.t);
-  it.reconstruction_loss = (lambda * error).mean();
   const auto kl = kl_to_prior(it.code);
-  it.kl_loss = (game_.lambda_scope == ImportanceScope::both ? lambda * kl : kl).mean();
-  it.reverse_loss = game_.reverse_weight * (it.kl_loss + it.reconstruction_loss);
+  const auto lambda = lambda_.defined() ? lambda_.index_select(0, noise.t) : lambda_;
+  const bool both = lambda_.defined() && game_.lambda_scope == ImportanceScope::both;
+  it.reconstruction_loss = (lambda_.defined() ? lambda * error : error).mean();
+  it.kl_loss = (both ? lambda * kl : kl).mean();
+  it.reverse_loss = weighed(game_.reverse_weight, it.kl_loss + it.reconstruction_loss);
 }
 
 // and that of L1, eq. 17.
 void Ddaebm::forward_loss(Iteration& it, const Steps& at, const Noise& noise) {
-  it.latent_loss = torch::zeros({}, options_);
   ops::Beside beside(options_.device(), ops::Beside::Lane::first);
   beside.run([&] {
-    if (!game_.posterior_term || !game_.latent) return;
+    if (!game_.posterior_term || !game_.latent) {
+      it.latent_loss = torch::zeros({}, options_);
+      return;
+    }
     const auto q = nets_.encoder->forward(it.fake, it.x_next, noise.t);
-    it.latent_loss =
-        game_.latent_weight * ops::gaussian_nll(noise.z, q.mean, q.log_variance).mean();
+    const auto nll = ops::gaussian_nll(noise.z, q.mean, q.log_variance);
+    it.latent_loss = weighed(game_.latent_weight, nll.mean());
   });
   Densities of_fake;
   if (game_.calibrate) {
@@ -282,10 +293,11 @@ void Ddaebm::forward_loss(Iteration& it, const Steps& at, const Noise& noise) {
   }
   it.fake_energy_term = -(of_fake.data + at.log_q(it.x_next, it.fake)).mean();
   beside.join();
-  it.forward_loss = game_.forward_weight * (it.fake_energy_term + it.latent_loss);
+  it.forward_loss = weighed(game_.forward_weight, it.fake_energy_term + it.latent_loss);
   if (game_.calibrate) {
     // KL(p_phi(x_t) || q(x_t)), whose gradient passes through the points alone.
-    it.forward_loss = it.forward_loss + game_.critic_weight * (of_fake.fake - of_fake.data).mean();
+    const auto divergence = (of_fake.fake - of_fake.data).mean();
+    it.forward_loss = it.forward_loss + weighed(game_.critic_weight, divergence);
   }
 }
 

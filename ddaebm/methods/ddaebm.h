@@ -176,7 +176,7 @@ class Ddaebm : public Method {
   int64_t latent_;
   std::vector<int64_t> event_;
   torch::TensorOptions options_;
-  torch::Tensor lambda_;  // [T]
+  torch::Tensor lambda_;  // [T]; undefined where it is one throughout
   std::shared_ptr<torch::nn::Module> module_;
 };
 

@@ -33,7 +33,7 @@ struct VectorGenerator : GeneratorNet {
 // A network too sure of a point makes its density's logarithm without bound where the point then
 // lies elsewhere: one such ends a training. Those that learn well stay far from these bounds.
 Gaussian bounded(const torch::Tensor& mean, const torch::Tensor& log_variance) {
-  return {mean, log_variance.clamp(-12.0, 6.0)};
+  return {mean, torch::hardtanh(log_variance, -12.0, 6.0)};  // clamp's gradient takes four kernels
 }
 
 struct VectorEncoder : EncoderNet {

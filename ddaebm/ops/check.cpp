@@ -275,7 +275,7 @@ CheckResult check_row_sums(const torch::TensorOptions& options, double allowed, 
   const auto along = draw({kRows, 10});
   const auto differentiated = [&](const auto& squares, const auto& nll, const auto& kl) {
     const auto half = head.chunk(2, 1);
-    const auto all = torch::stack({squares(image, target, scale, weight, added),
+    const auto all = torch::stack({squares(image, target, OfRow{scale, weight, added}),
                                    nll(z, half[0], half[1]), kl(half[0], half[1])});
     const auto loss = (all * given).sum();
     auto found = torch::autograd::grad({loss}, {head, image}, {}, /*retain_graph=*/true);

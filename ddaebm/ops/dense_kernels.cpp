@@ -425,7 +425,8 @@ NormPreluGradients norm_prelu_backward(const Matrix& matrix, const torch::Tensor
     });
     if (slope.defined()) *out.slope.data_ptr<scalar_t>() = sum(slopes);
   });
-  if (rows.defined()) out.table = sum_rows(out.h, rows, table_rows);
+  out.table = rows.defined() ? sum_rows(out.h, rows, table_rows)
+                             : torch::zeros({table_rows, scale.size(0)}, scale.options());
   return out;
 }
 

@@ -75,7 +75,7 @@ Normalised bias_norm_prelu(const Matrix& h, const torch::Tensor& table, const to
                            const NormParts& norm, const torch::Tensor& slope);
 
 // The gradients of that, given normalised h: of h before the norm, of scale, shift and slope, and
-// of the table where `rows` is given. A bias that all rows share has none: the norm takes it away.
+// of the table, zero where all rows share one bias: the norm takes it away.
 struct NormPreluGradients {
   torch::Tensor h, scale, shift, slope, table;
 };

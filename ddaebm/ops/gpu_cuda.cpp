@@ -341,12 +341,11 @@ kernels::NormPreluGradients norm_prelu_backward(const kernels::Matrix& gy, const
   auto g_scale = torch::empty_like(scale);
   auto g_shift = torch::empty_like(shift);
   const auto sums = slope.defined() ? slope_sums(g) : Tensor();
-  const auto g_table =
-      rows.defined() ? torch::empty({table_rows, gh.size(1)}, gh.options()) : Tensor();
+  const auto g_table = torch::empty({table_rows, gh.size(1)}, gh.options());
   cuda::norm_prelu_backward(
       dense(g, rows, table_rows), {scale.data_ptr(), shift.data_ptr(), nullptr, nullptr, 0.0, 0.0},
       g.matrix.data_ptr(), normalised.data_ptr(), inverse_deviation.data_ptr(), pointer(slope),
-      gh.data_ptr(), g_scale.data_ptr(), g_shift.data_ptr(), pointer(sums), pointer(g_table),
+      gh.data_ptr(), g_scale.data_ptr(), g_shift.data_ptr(), pointer(sums), g_table.data_ptr(),
       stream());
   return {gh, g_scale, g_shift, sums, g_table};
 }

@@ -1,5 +1,7 @@
 #include "ddaebm/ops/row_sums.h"
 
+#include <algorithm>
+
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -18,7 +20,7 @@ using torch::autograd::variable_list;
 Tensor plain(const RowSum& s) {
   switch (s.kind) {
     case RowSumKind::weighted_squares:
-      return reference::weighted_squares(s.b, s.a, s.scale, s.weight, s.added);
+      return reference::weighted_squares(s.b, s.a, {s.scale, s.weight, s.added});
     case RowSumKind::gaussian_nll:
       return reference::gaussian_nll(s.a, s.b, s.c);
     case RowSumKind::gaussian_kl:
@@ -67,12 +69,19 @@ Tensor row_sum(const RowSum& s) {
 
 namespace reference {
 
-Tensor weighted_squares(const Tensor& x, const Tensor& target, const Tensor& scale,
-                        const Tensor& weight, const Tensor& added) {
-  std::vector<int64_t> shape(static_cast<size_t>(x.dim()), 1);
-  shape[0] = x.size(0);
-  const auto error = scale.view(shape) * x - target;
-  return added + weight * error.square().flatten(1).sum(1);
+Tensor weighted_squares(const Tensor& x, const Tensor& target, const OfRow& row) {
+  const auto beside_x = [&](const Tensor& values) {
+    std::vector<int64_t> shape(static_cast<size_t>(x.dim()), 1);
+    shape[0] = x.size(0);
+    return values.reshape(shape);
+  };
+  auto error = row.scale.defined() ? beside_x(row.scale) * x : x;
+  if (target.defined()) error = error - target;
+  auto sum = error.square().flatten(1).sum(1);
+  if (row.weight.defined()) sum = row.weight * sum;
+  if (!row.added.defined()) return sum;
+  const auto columns = static_cast<double>(x.numel() / std::max<int64_t>(x.size(0), 1));
+  return sum + columns * row.added;
 }
 
 Tensor gaussian_nll(const Tensor& z, const Tensor& mean, const Tensor& log_variance) {
@@ -85,9 +94,8 @@ Tensor gaussian_kl(const Tensor& mean, const Tensor& log_variance) {
 
 }  // namespace reference
 
-Tensor weighted_squares(const Tensor& x, const Tensor& target, const Tensor& scale,
-                        const Tensor& weight, const Tensor& added) {
-  return row_sum({RowSumKind::weighted_squares, target, x, {}, scale, weight, added});
+Tensor weighted_squares(const Tensor& x, const Tensor& target, const OfRow& row) {
+  return row_sum({RowSumKind::weighted_squares, target, x, {}, row.scale, row.weight, row.added});
 }
 
 Tensor gaussian_nll(const Tensor& z, const Tensor& mean, const Tensor& log_variance) {

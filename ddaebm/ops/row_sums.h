@@ -6,10 +6,13 @@
 // kernel, and so is its gradient; elsewhere, and for second derivatives, the formula.
 namespace ddaebm::ops {
 
-// added + weight sum (scale x - target)^2; scale, weight and added are [N]. Has a gradient in x.
-torch::Tensor weighted_squares(const torch::Tensor& x, const torch::Tensor& target,
-                               const torch::Tensor& scale, const torch::Tensor& weight,
-                               const torch::Tensor& added);
+// The sum of weight (scale x - target)^2 + added over a row; has a gradient in x. What is undefined
+// is one, as scale and weight, or zero.
+struct OfRow {
+  torch::Tensor scale, weight, added;  // [N]
+};
+torch::Tensor weighted_squares(const torch::Tensor& x, const torch::Tensor& target = {},
+                               const OfRow& row = {});
 // -log N(z; mean, exp(log_variance) + 1e-6) up to constants, half the sum of
 // log_variance + (z - mean)^2 / (exp(log_variance) + 1e-6).
 torch::Tensor gaussian_nll(const torch::Tensor& z, const torch::Tensor& mean,
@@ -20,9 +23,8 @@ torch::Tensor gaussian_kl(const torch::Tensor& mean, const torch::Tensor& log_va
 
 // The same by their formulas.
 namespace reference {
-torch::Tensor weighted_squares(const torch::Tensor& x, const torch::Tensor& target,
-                               const torch::Tensor& scale, const torch::Tensor& weight,
-                               const torch::Tensor& added);
+torch::Tensor weighted_squares(const torch::Tensor& x, const torch::Tensor& target = {},
+                               const OfRow& row = {});
 torch::Tensor gaussian_nll(const torch::Tensor& z, const torch::Tensor& mean,
                            const torch::Tensor& log_variance);
 torch::Tensor gaussian_kl(const torch::Tensor& mean, const torch::Tensor& log_variance);

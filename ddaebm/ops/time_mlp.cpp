@@ -156,12 +156,11 @@ kernels::Matrix backward_pass(std::span<const Layer> chain, kernels::Matrix g,
     Gradients found;
     const bool norm_first = l.norm.scale.defined() && !l.norm_after;
     if (l.norm.scale.defined()) {
-      auto all = kernels::norm_prelu_backward(g, l.normalised, l.inverse, l.norm.scale,
-                                              l.norm.shift, norm_first ? l.slope : Tensor(),
-                                              norm_first ? l.rows : Tensor(), l.table.size(0));
+      auto all = kernels::norm_prelu_backward(
+          g, l.normalised, l.inverse, l.norm.scale, l.norm.shift, norm_first ? l.slope : Tensor(),
+          norm_first ? l.rows : Tensor(), norm_first ? l.table.size(0) : 1);
       g = {all.h, {}};
       found = {{}, all.table, all.slope, all.scale, all.shift};
-      if (norm_first && !found.table.defined()) found.table = torch::zeros_like(l.table);
     }
     if (!norm_first && wanted) {
       auto all = kernels::bias_prelu_backward(g, l.h, l.slope, l.rows, l.table.size(0));

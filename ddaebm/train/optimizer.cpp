@@ -69,6 +69,7 @@ Optimizer::Optimizer(Method& method, const OptimizerConfig& config, const Ranks*
                        std::make_shared<ops::Handover>(zeros.device())});
   }
   buffer_average_ = buffers_.all.clone();
+  one_ = torch::ones({}, groups_.at(0).m.options());
   norms_ = torch::zeros({static_cast<int64_t>(groups_.size())}, groups_.at(0).m.options());
 }
 
@@ -84,11 +85,8 @@ void Optimizer::set_iteration(int64_t iteration, int64_t iterations, double scal
 
 void Optimizer::update(size_t player, const torch::Tensor& loss, bool last) {
   Group& group = groups_.at(player);
-  auto gradients = torch::autograd::grad({loss}, group.inputs, {}, /*retain_graph=*/{},
-                                         /*create_graph=*/false, /*allow_unused=*/true);
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    if (!gradients[i].defined()) gradients[i] = torch::zeros_like(group.inputs[i]);
-  }
+  const auto gradients = torch::autograd::grad({loss}, group.inputs, {one_}, /*retain_graph=*/{},
+                                               /*create_graph=*/false, /*allow_unused=*/true);
   const torch::NoGradGuard no_grad;
   if (group.gradient.defined()) group.gathered->await();
   const auto gradient =

@@ -100,6 +100,7 @@ class Optimizer {
   const Ranks* ranks_;
   std::vector<Group> groups_;
   torch::Tensor norms_;
+  torch::Tensor one_;  // where gradients begin
   FlatTensors buffers_;
   torch::Tensor buffer_average_;
 };

@@ -322,8 +322,10 @@ __global__ void norm_prelu_backward_kernel(Dense dense, BatchNorm norm, T* g, co
     g_shift[c] = sums[1];
   }
   if (slope != nullptr) tile.write_block_sum(of_slope, g_slope);
-  if (g_table != nullptr) {
+  if (dense.table_row_of != nullptr) {
     tile.write_table_sums(g_table, [&](int64_t, int64_t at) { return gh[at]; });
+  } else if (tile.active && tile.row == 0) {
+    g_table[c] = T(0);  // the norm takes away what all rows share
   }
 }
 

@@ -123,7 +123,6 @@ void bias_prelu_tangent(const Dense& dense, void* u, const void* weight, const v
                         Stream stream);
 void bias_norm_prelu(const Dense& dense, const BatchNorm& norm, void* h, const void* slope, void* y,
                      void* inverse, Stream stream);
-// g_table may be null.
 void norm_prelu_backward(const Dense& dense, const BatchNorm& norm, void* g, const void* h,
                          const void* inverse, const void* slope, void* gh, void* g_scale,
                          void* g_shift, void* g_slope, void* g_table, Stream stream);

@@ -55,7 +55,8 @@ __global__ void __launch_bounds__(kThreadsOfBlock) row_sum_kernel(RowSums sums, 
   }
   sum = over_warp(sum);
   if (threadIdx.x % 32 == 0) {
-    out[i] = of_row<T>(sums.added, i, T(0)) + of_row<T>(sums.weight, i, T(1)) * sum;
+    out[i] = static_cast<T>(sums.columns) * of_row<T>(sums.added, i, T(0)) +
+             of_row<T>(sums.weight, i, T(1)) * sum;
   }
 }
 
