@@ -38,9 +38,9 @@ Ddaebm::Ddaebm(const Schedule& schedule, const GameConfig& game, Networks networ
       event_(std::move(event)),
       options_(options),
       module_(std::make_shared<torch::nn::Module>("ddaebm")) {
-  // lambda(t) belongs to the time of x_{t+1}.
-  const auto lambda = schedule.importance(game.lambda_w, game.lambda_w_mid);
   if (game.lambda_w != 1 || game.lambda_w_mid != 1) {
+    // lambda(t) belongs to the time of x_{t+1}.
+    const auto lambda = schedule.importance(game.lambda_w, game.lambda_w_mid);
     lambda_ = torch::tensor(lambda, torch::kDouble).slice(0, 1).to(options);
   }
   module_->register_module("energy", nets_.energy);
@@ -265,11 +265,12 @@ void Ddaebm::reverse_loss(Iteration& it, const Steps& at, const Noise& noise) {
       game_.reconstruction == Reconstruction::nll
           ? -at.posterior_log_density(it.x_t, it.x0_reconstruction, it.x_next)
           : sum_event((it.x_t - at.posterior_mean(it.x0_reconstruction, it.x_next)).square());
+  const auto by_importance = [&](const torch::Tensor& rows) {
+    return lambda_.defined() ? lambda_.index_select(0, noise.t) * rows : rows;
+  };
+  it.reconstruction_loss = by_importance(error).mean();
   const auto kl = kl_to_prior(it.code);
-  const auto lambda = lambda_.defined() ? lambda_.index_select(0, noise.t) : lambda_;
-  const bool both = lambda_.defined() && game_.lambda_scope == ImportanceScope::both;
-  it.reconstruction_loss = (lambda_.defined() ? lambda * error : error).mean();
-  it.kl_loss = (both ? lambda * kl : kl).mean();
+  it.kl_loss = (game_.lambda_scope == ImportanceScope::both ? by_importance(kl) : kl).mean();
   it.reverse_loss = weighed(game_.reverse_weight, it.kl_loss + it.reconstruction_loss);
 }
 

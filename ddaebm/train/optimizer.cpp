@@ -85,8 +85,11 @@ void Optimizer::set_iteration(int64_t iteration, int64_t iterations, double scal
 
 void Optimizer::update(size_t player, const torch::Tensor& loss, bool last) {
   Group& group = groups_.at(player);
-  const auto gradients = torch::autograd::grad({loss}, group.inputs, {one_}, /*retain_graph=*/{},
-                                               /*create_graph=*/false, /*allow_unused=*/true);
+  auto gradients = torch::autograd::grad({loss}, group.inputs, {one_}, /*retain_graph=*/{},
+                                         /*create_graph=*/false, /*allow_unused=*/true);
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i].defined()) gradients[i] = torch::zeros_like(group.inputs[i]);
+  }
   const torch::NoGradGuard no_grad;
   if (group.gradient.defined()) group.gathered->await();
   const auto gradient =
