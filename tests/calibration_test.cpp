@@ -62,7 +62,7 @@ GameConfig calibrated() {
 // Data of unit variance stay so under the diffusion; all densities of the game are then known.
 class KnownGame {
  public:
-  explicit KnownGame(int64_t proposals = 1) {
+  explicit KnownGame(int64_t proposals = 1, double origin_share = 0) {
     const Schedule s = schedule();
     std::vector<double> variances(kSteps, 1.0);
     for (size_t t = 0; t < kSteps; ++t) {
@@ -77,6 +77,7 @@ class KnownGame {
     nets.generator = std::make_shared<PlainGenerator>();
     GameConfig config = calibrated();
     config.proposals = proposals;
+    config.origin_share = origin_share;
     method =
         std::make_unique<Ddaebm>(s, config, nets, net.latent, std::vector<int64_t>{2}, kDouble);
   }
@@ -97,10 +98,24 @@ class KnownGame {
 };
 
 TEST(Calibration, TheLossIsAtRestAtTheLogDensities) {
-  KnownGame game;
-  constexpr int64_t kRows = 200000;
-  EXPECT_LT(game.gradient(game.energy->levels, kRows).abs().max().item<double>(), 2e-3);
-  EXPECT_LT(game.gradient(game.energy->variances, kRows).abs().max().item<double>(), 4e-3);
+  for (const double origin_share : {0.0, 0.4}) {
+    KnownGame game(1, origin_share);
+    constexpr int64_t kRows = 200000;
+    EXPECT_LT(game.gradient(game.energy->levels, kRows).abs().max().item<double>(), 2e-3);
+    EXPECT_LT(game.gradient(game.energy->variances, kRows).abs().max().item<double>(), 4e-3);
+  }
+}
+
+// What the three logits of the first step share, only later steps would correct.
+TEST(Calibration, AShareOfTheGaussianHoldsEveryStepByItself) {
+  const auto pull = [](double origin_share) {
+    KnownGame game(1, origin_share);
+    auto levels = game.energy->levels.detach();
+    levels[0] = levels[1] = levels[kSteps] = 0.3;  // E(., 0), E(., 1), F(., 0)
+    return game.gradient()[0].item<double>();
+  };
+  EXPECT_NEAR(pull(0), 0, 2e-3);
+  EXPECT_GT(pull(0.4), 0.01);
 }
 
 TEST(Calibration, EachLevelIsPulledBack) {
