@@ -80,8 +80,8 @@ Tensor weighted_squares(const Tensor& x, const Tensor& target, const OfRow& row)
   auto sum = error.square().flatten(1).sum(1);
   if (row.weight.defined()) sum = row.weight * sum;
   if (!row.added.defined()) return sum;
-  const auto columns = static_cast<double>(x.numel() / std::max<int64_t>(x.size(0), 1));
-  return sum + columns * row.added;
+  const int64_t columns = x.numel() / std::max<int64_t>(x.size(0), 1);
+  return sum + static_cast<double>(columns) * row.added;
 }
 
 Tensor gaussian_nll(const Tensor& z, const Tensor& mean, const Tensor& log_variance) {
