@@ -59,7 +59,12 @@ class Server {
   std::string url(const std::string& name = "") const {
     return "http://127.0.0.1:" + std::to_string(port_) + "/" + name;
   }
+  // Before the first request; put() may come later.
   Page& operator[](const std::string& name) { return pages_["/" + name]; }
+  void put(const std::string& name, const Page& page) {
+    const std::lock_guard lock(mutex_);
+    pages_["/" + name] = page;
+  }
   // "GET /name" or "GET /name from 100", in order.
   std::vector<std::string> requests() {
     const std::lock_guard lock(mutex_);
@@ -130,7 +135,7 @@ class Server {
 
   int socket_;
   int port_ = 0;
-  std::map<std::string, Page> pages_;  // set up before the first request
+  std::map<std::string, Page> pages_;
   std::mutex mutex_;
   std::vector<std::string> requests_;
   std::atomic<bool> stop_ = false;
@@ -392,7 +397,7 @@ TEST_F(DataCommandTest, GetSaysWhatIsWrong) {
   expect_exit_2({"data", "get", "nothing"}, {"nothing", "mnist", "cifar10"});
   expect_exit_2({"data", "get", "mnist", "--root", root(), "--url", server_.url()},
                 {server_.url("train-images-idx3-ubyte.gz"), "404"});
-  server_["t/train-images-idx3-ubyte.gz"].body = std::string(9912422, 'x');
+  server_.put("t/train-images-idx3-ubyte.gz", {.body = std::string(9912422, 'x')});
   expect_exit_2({"data", "get", "mnist", "--root", root(), "--url", server_.url("t")},
                 {"MD5", "f68b3c2dcbeaaa9fbdd348bbdeb94873"});
 }
