@@ -311,7 +311,7 @@ TEST_P(GroupNormKernels, AgreeWithTheCpus) {
   if (c.add) expect_close(of_channels[2], over_pixels(second.x), allowed, "second added", pixels);
 }
 
-// The tall ones are shared by clusters of two and four blocks.
+// The tall ones are shared by clusters of two and four blocks; of the last a block has all channels.
 INSTANTIATE_TEST_SUITE_P(Shapes, GroupNormKernels,
                          testing::Values(NormCase{torch::kDouble, 3, 2, 5, 4, false, true},
                                          NormCase{torch::kDouble, 8, 2, 64, 33, true, true},
@@ -320,7 +320,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, GroupNormKernels,
                                          NormCase{torch::kFloat, 6, 2, 5, 4, false, false},
                                          NormCase{torch::kBFloat16, 4, 8, 16, 9, true, true},
                                          NormCase{torch::kBFloat16, 9, 2, 16, 9, true, true},
-                                         NormCase{torch::kBFloat16, 6, 4, 5, 4, false, true}));
+                                         NormCase{torch::kBFloat16, 6, 4, 5, 4, false, true},
+                                         NormCase{torch::kBFloat16, 4, 32, 4, 4, true, true}));
 
 // Dropped at the rate, the others scaled, the same elements forward and backward.
 TEST(GroupNormKernel, DropoutIsTheSameBothWays) {

@@ -8,6 +8,7 @@
 
 #include "ddaebm/error.h"
 #include "ddaebm/methods/ddaebm.h"
+#include "ddaebm/nets/image_layers.h"
 #include "ddaebm/ops/attention.h"
 #include "ddaebm/ops/cast.h"
 #include "ddaebm/ops/conv.h"
@@ -132,6 +133,36 @@ TEST(ImageOperators, ConvolutionsDerivatives) {
         [&](const auto& in) { return ops::conv2d(in[0], in[1], in[2], shape).square(); },
         {{2, 3, 8, 8}, {4, 3, kernel, kernel}, {4}});
   }
+}
+
+TEST(ImageOperators, ImagesFilledUpWithOnesGiveTheSame) {
+  torch::manual_seed(4);
+  const auto images = torch::randn({2, 3, 6, 5}, torch::kDouble)
+                          .contiguous(at::MemoryFormat::ChannelsLast)
+                          .requires_grad_();
+  const auto filled = filled_up(images);
+  EXPECT_EQ(filled.size(1), 8);
+  EXPECT_TRUE(filled.is_contiguous(at::MemoryFormat::ChannelsLast));
+
+  Conv conv(3, 4, 3, ops::ConvShape{.stride = 1, .padding = 1}, Init{.kind = Init::libtorch});
+  conv->to(torch::kDouble);
+  Pass pass;
+  pass.weights = {conv->weight};
+  const auto expect_same = [](const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(torch::allclose(a[i], b[i], 1e-12, 1e-12));
+  };
+  // What it gives, and the gradients of a function of that.
+  const auto all = [](const Tensor& y, const std::vector<Tensor>& of) {
+    auto found = torch::autograd::grad({y.square().sum()}, of);
+    found.push_back(y);
+    return found;
+  };
+  const std::vector<Tensor> inputs = {images, conv->weight, conv->bias};
+  expect_same(all(conv->within(pass, images), inputs), all(conv->within(pass, filled), inputs));
+
+  const std::vector<Tensor> without = {images, conv->weight};
+  expect_same(all(conv->without_bias(pass, images), without),
+              all(conv->without_bias(pass, filled), without));
 }
 
 TEST(ImageOperators, AttentionsDerivatives) {

@@ -37,6 +37,12 @@ LinearImpl::LinearImpl(int64_t in, int64_t out)
 
 Tensor LinearImpl::forward(const Tensor& x) { return at::linear(x, weight, bias); }
 
+Tensor filled_up(const Tensor& x) {
+  constexpr int64_t kMultiple = 8;
+  return at::constant_pad_nd(x, {0, 0, 0, 0, 0, (kMultiple - x.size(1) % kMultiple) % kMultiple},
+                             1.0);
+}
+
 ConvImpl::ConvImpl(int64_t in, int64_t out, int64_t kernel, ops::ConvShape shape, Init init,
                    bool with_bias)
     : shape_(shape) {
@@ -54,12 +60,28 @@ Tensor ConvImpl::forward(const Tensor& x) {
   return ops::conv2d(x, like(weight, x), like(bias, x), shape_);
 }
 
+Tensor ConvImpl::weight_for(const Pass& pass, const Tensor& x) const {
+  const Tensor& own = pass.weights[place];
+  const int64_t more = x.size(1) - own.size(1);
+  return more == 0 ? own : at::constant_pad_nd(own, {0, 0, 0, 0, 0, more});
+}
+
 Tensor ConvImpl::within(const Pass& pass, const Tensor& x) {
-  return ops::conv2d(x, pass.weights[place], like(bias, x), shape_);
+  const auto wide = weight_for(pass, x);
+  const auto added = like(bias, x);
+  const int64_t before = weight.size(1);
+  const int64_t more = x.size(1) - before;
+  if (more == 0) return ops::conv2d(x, wide, added, shape_);
+  // In the middle of the first channel of ones, which is never beyond an image's edge.
+  const int64_t side = weight.size(2) / 2;
+  TORCH_CHECK(shape_.padding == side, "a bias of ones is for images that keep their size");
+  const auto of_ones =
+      at::constant_pad_nd(added.view({-1, 1, 1, 1}), {side, side, side, side, before, more - 1});
+  return ops::conv2d(x, wide + of_ones, {}, shape_);
 }
 
 Tensor ConvImpl::without_bias(const Pass& pass, const Tensor& x) {
-  return ops::conv2d(x, pass.weights[place], {}, shape_);
+  return ops::conv2d(x, weight_for(pass, x), {}, shape_);
 }
 
 Norm2dImpl::Norm2dImpl(int64_t channels, int64_t latent_width, bool silu)

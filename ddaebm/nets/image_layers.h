@@ -39,6 +39,11 @@ struct Pass {
   torch::Tensor seed;                  // of dropout, on a GPU
 };
 
+// An image's few channels filled up to eight with ones, for GPUs: their library has fast
+// convolutions of multiples of eight channels alone, and a bias is the weight of a one.
+torch::Tensor filled_up(const torch::Tensor& x);
+
+// Takes images that were filled up too.
 struct ConvImpl : torch::nn::Module {
   ConvImpl(int64_t in, int64_t out, int64_t kernel, ops::ConvShape shape, Init init = {},
            bool with_bias = true);
@@ -50,6 +55,8 @@ struct ConvImpl : torch::nn::Module {
   size_t place = 0;  // in Pass::weights
 
  private:
+  // With zeros for the ones that x was filled up with.
+  torch::Tensor weight_for(const Pass& pass, const torch::Tensor& x) const;
   ops::ConvShape shape_;
 };
 TORCH_MODULE(Conv);

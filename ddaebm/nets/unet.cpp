@@ -166,6 +166,7 @@ Pass UNetImpl::begin(const torch::Tensor& x, const torch::Tensor& t, const torch
   biases.clear();
   sizes.clear();
   Tensors own;
+  std::vector<int64_t> own_sizes;
   for (const auto* norm : styled_) {
     if (norm->style) {
       matrices.push_back(norm->style->weight);
@@ -174,13 +175,14 @@ Pass UNetImpl::begin(const torch::Tensor& x, const torch::Tensor& t, const torch
       own.push_back(norm->scale);
       own.push_back(norm->shift);
     }
-    sizes.insert(sizes.end(), 2, norm->channels());
+    auto& of_kind = norm->style ? sizes : own_sizes;
+    of_kind.insert(of_kind.end(), 2, norm->channels());
   }
-  auto styles = for_images(at::cat(own));
   if (!matrices.empty()) {
-    styles = at::cat({at::linear(latent, at::cat(matrices), at::cat(biases)), styles}, 1);
+    pass.styles = at::linear(latent, at::cat(matrices), at::cat(biases)).split_with_sizes(sizes, 1);
   }
-  pass.styles = styles.split_with_sizes(sizes, 1);
+  const auto own_styles = for_images(at::cat(own)).split_with_sizes(own_sizes, 1);
+  pass.styles.insert(pass.styles.end(), own_styles.begin(), own_styles.end());
   if (is_training() && config_.dropout > 0 && x.is_cuda()) {
     pass.seed = at::randint(std::numeric_limits<int64_t>::max(), {1}, x.options().dtype(at::kLong));
   }
@@ -190,8 +192,8 @@ Pass UNetImpl::begin(const torch::Tensor& x, const torch::Tensor& t, const torch
 torch::Tensor UNetImpl::forward(const torch::Tensor& x, const torch::Tensor& t,
                                 const torch::Tensor& latent) {
   const Pass pass = begin(x, t, latent);
-  std::vector<torch::Tensor> skips = {in_->within(pass, x)};
-  auto pyramid = x;
+  auto pyramid = x.is_cuda() ? filled_up(x) : x;
+  std::vector<torch::Tensor> skips = {in_->within(pass, pyramid)};
   for (Level& level : down_) {
     for (size_t b = 0; b < level.blocks.size(); ++b) {
       auto h = level.blocks[b](skips.back(), pass);

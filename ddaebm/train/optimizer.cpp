@@ -64,10 +64,10 @@ Optimizer::Optimizer(Method& method, const OptimizerConfig& config, const Ranks*
                        zeros,
                        zeros.clone(),
                        average,
-                       torch::ones({2}, zeros.options()),
                        {},
                        std::make_shared<ops::Handover>(zeros.device())});
   }
+  dials_ = torch::ones({static_cast<int64_t>(groups_.size()), 2}, groups_.at(0).m.options());
   buffer_average_ = buffers_.all.clone();
   one_ = torch::ones({}, groups_.at(0).m.options());
   norms_ = torch::zeros({static_cast<int64_t>(groups_.size())}, groups_.at(0).m.options());
@@ -75,12 +75,15 @@ Optimizer::Optimizer(Method& method, const OptimizerConfig& config, const Ranks*
 
 void Optimizer::set_iteration(int64_t iteration, int64_t iterations, double scale) {
   const double k = static_cast<double>(iteration) + 1.0;
+  std::vector<double> dials;
   for (size_t i = 0; i < groups_.size(); ++i) {
     const double rate =
         scale * config_.rate(iteration, iterations) * (i == 0 ? 1.0 : config_.generator_lr_scale);
-    groups_[i].dials[0].fill_(rate / (1.0 - std::pow(config_.beta1, k)));
-    groups_[i].dials[1].fill_(1.0 / std::sqrt(1.0 - std::pow(config_.beta2, k)));
+    dials.push_back(rate / (1.0 - std::pow(config_.beta1, k)));
+    dials.push_back(1.0 / std::sqrt(1.0 - std::pow(config_.beta2, k)));
   }
+  // All at once, and without waiting for the device: it is still busy with the last iteration.
+  dials_.copy_(torch::tensor(dials, dials_.scalar_type()).view_as(dials_), /*non_blocking=*/true);
 }
 
 void Optimizer::update(size_t player, const torch::Tensor& loss, bool last) {
@@ -108,7 +111,8 @@ void Optimizer::update(size_t player, const torch::Tensor& loss, bool last) {
     const auto norm = norms_[static_cast<int64_t>(player)];
     gradient.mul_((config_.clip / (norm + 1e-12)).clamp_max(1.0));
   }
-  ops::adam(group.weights.all, gradient, group.m, group.v, group.average, group.dials,
+  ops::adam(group.weights.all, gradient, group.m, group.v, group.average,
+            dials_[static_cast<int64_t>(player)],
             {config_.beta1, config_.beta2, config_.eps, config_.ema});
   beside.join();
 }

@@ -92,13 +92,14 @@ class Optimizer {
     std::string player;
     FlatTensors weights;
     std::vector<torch::Tensor> inputs;  // the weights, as autograd::grad wants them
-    torch::Tensor m, v, average, dials;
+    torch::Tensor m, v, average;
     torch::Tensor gradient;                   // gathered since the last step; undefined: none
     std::shared_ptr<ops::Handover> gathered;  // of it
   };
   OptimizerConfig config_;
   const Ranks* ranks_;
   std::vector<Group> groups_;
+  torch::Tensor dials_;  // of each player, for ops::adam, [players, 2]
   torch::Tensor norms_;
   torch::Tensor one_;  // where gradients begin
   FlatTensors buffers_;

@@ -127,10 +127,11 @@ class Training {
     method_->micro_batch = settings.train.micro_batch;
     optimizer_ = std::make_unique<Optimizer>(*method_, settings.train.optimizer, &ranks);
     progress_ = torch::zeros({}, tensors_);
-    losses_ = torch::zeros({static_cast<int64_t>(method_->loss_names().size())}, tensors_);
-    recent_ = torch::zeros(
-        {settings.train.log_every, losses_.numel() + optimizer_->gradient_norms().numel()},
-        tensors_);
+    const auto kinds = static_cast<int64_t>(method_->loss_names().size());
+    const auto players = static_cast<int64_t>(method_->players().size());
+    noted_ = torch::zeros({kinds + players}, tensors_);
+    losses_ = noted_.slice(0, 0, kinds);
+    recent_ = torch::zeros({settings.train.log_every, kinds + players}, tensors_);
     if (ranks.size() > 1 && settings.ranks.batch_statistics == BatchStatistics::synchronised) {
       const ops::SpreadBatch spread{ranks.size(),
                                     [&ranks](const torch::Tensor& x) { ranks.sum(x); }};
@@ -144,9 +145,11 @@ class Training {
   }
 
   void begin() {
+    const bool same =
+        units_.shift.eq(0).all().item<bool>() && units_.scale.eq(1).all().item<bool>();
     // In float64: a column far from zero has few digits left in float32.
-    exact_ = units_.to(tensors_.dtype(torch::kDouble));
-    std::vector<torch::Tensor> changed = {losses_};
+    if (!same) exact_ = units_.to(tensors_.dtype(torch::kDouble));
+    std::vector<torch::Tensor> changed = {noted_};
     for (const auto& [name, tensor] : optimizer_->state()) changed.push_back(tensor);
     random_.restart(Random::kTraining, 0);
     if (source_->event().size() == 3) check_memory(changed);
@@ -169,16 +172,14 @@ class Training {
     optimizer_->set_iteration(next_, config.iterations, facts_.rate);
     source_->prepare(next_, batch_);
     (*step_)();
-    const int64_t kinds = losses_.numel();
-    recent_[pending_].slice(0, 0, kinds).copy_(losses_);
-    recent_[pending_++].slice(0, kinds).copy_(optimizer_->gradient_norms());
+    recent_[pending_++].copy_(noted_);
     ++next_;
 
     const bool last = next_ == config.iterations;
     const bool line = next_ % config.log_every == 0;
     // Read once: a signal during the evaluation below is obeyed one iteration later. Ranks must
     // agree, which costs them a little time.
-    const bool stopping = (line || ranks_.size() == 1) && ranks_.any(stop != 0);
+    const bool stopping = ranks_.size() == 1 ? stop != 0 : line && ranks_.any(stop != 0);
     bool save_due = last || stopping || next_ % config.checkpoint_every == 0;
     const bool evaluation =
         last || (config.evaluate_every > 0 && next_ % config.evaluate_every == 0);
@@ -236,12 +237,14 @@ class Training {
     // Networks for images have a setting of their own.
     std::optional<AllowTf32> rounding;
     if (source_->event().size() == 1) rounding.emplace(settings_.train.tf32);
-    const auto x0 = exact_.to_model(source_->draw(batch, random_)).to(tensors_);
+    const auto drawn = source_->draw(batch, random_);
+    const auto x0 = (exact_ ? exact_->to_model(drawn) : drawn).to(tensors_);
     losses_.copy_(method_->step(x0, progress_, random_,
                                 [&](size_t player, const torch::Tensor& loss, bool final_part) {
                                   optimizer_->update(player, loss, final_part);
                                 }));
     optimizer_->average_buffers();
+    noted_.slice(0, losses_.numel()).copy_(optimizer_->gradient_norms());
   }
 
   uint64_t training_seed() const {
@@ -568,10 +571,10 @@ class Training {
   Random random_;
   std::unique_ptr<Method> method_;
   std::unique_ptr<Optimizer> optimizer_;
-  torch::Tensor progress_, losses_;
-  // [log_every, losses and the players' gradient norms], rows up to pending_ not yet logged
-  torch::Tensor recent_;
-  Units exact_;
+  torch::Tensor progress_;
+  torch::Tensor noted_, losses_;  // of an iteration: losses and the players' gradient norms
+  torch::Tensor recent_;          // [log_every, noted], rows up to pending_ not yet logged
+  std::optional<Units> exact_;    // none: data and model have the same
   std::unique_ptr<RepeatedStep> step_;
   std::unique_ptr<Progress> bar_;
   std::optional<EventFile> events_;

@@ -58,9 +58,13 @@ inline cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;
 }
-enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor, cudaDevAttrMaxSharedMemoryPerBlockOptin };
+enum cudaDeviceAttr {
+  cudaDevAttrComputeCapabilityMajor = 9,  // as their values here
+  cudaDevAttrMultiProcessorCount = 1,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin = 96 * 1024
+};
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 96 * 1024;
+  *value = attribute;
   return cudaSuccess;
 }
 

@@ -137,7 +137,7 @@ void scaled_with_sums(const Image& shape, const void* g, double gain, void* y, v
     using A = typename Wide<T>::type;
     constexpr int V = decltype(vector)::value;
     if (shape.images == 0) return;
-    const Team team = team_for<T, V>(shape.pixels, shape.channels, V);
+    const Team team = team_for<T, V>(shape.images, shape.pixels, shape.channels, V);
     launch_teams<T, V>(scaled_with_sums_kernel<T, V>, shape.images, team, 0, V, stream,
                        static_cast<const T*>(g), static_cast<A>(gain), static_cast<T*>(y),
                        static_cast<A*>(sums));

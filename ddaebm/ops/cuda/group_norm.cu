@@ -414,7 +414,8 @@ void dispatch(const GroupNorm& norm, const F& f) {
 template <class T, int V, class Kernel, class... Arguments>
 void launch_groups(Kernel kernel, const GroupNorm& norm, int tensors, int sums, Stream stream,
                    Arguments... arguments) {
-  const Team team = team_for<T, V>(norm.pixels, norm.channels, norm.channels / norm.groups);
+  const Team team =
+      team_for<T, V>(norm.images, norm.pixels, norm.channels, norm.channels / norm.groups);
   launch_teams<T, V>(kernel, norm.images, team, tensors, sums, stream, norm, arguments...);
 }
 

@@ -198,11 +198,13 @@ __device__ T* places(void* scratch, const Team& team, int sums) {
 }
 
 // A team for images of this shape: the fewest channels, in multiples of `unit`, that make whole
-// sectors and divide all channels; and as many blocks as leave a thread sixteen pixels, if a
-// cluster has so many.
+// sectors and divide all channels; more of them where images are so small that threads have little
+// to do and so many that the device has enough blocks all the same; and as many blocks as leave a
+// thread sixteen pixels, if a cluster has so many.
 template <class T, int V>
-Team team_for(int64_t pixels, int64_t channels, int64_t unit) {
+Team team_for(int64_t images, int64_t pixels, int64_t channels, int64_t unit) {
   static const bool clusters = device_attribute(cudaDevAttrComputeCapabilityMajor, 0) >= 9;
+  static const int processors = device_attribute(cudaDevAttrMultiProcessorCount, 100);
   int64_t width = unit;
   for (int64_t wider = unit; wider <= channels && wider <= 32 * V; wider += unit) {
     const size_t span = static_cast<size_t>(wider) * sizeof(T);
@@ -210,6 +212,13 @@ Team team_for(int64_t pixels, int64_t channels, int64_t unit) {
       width = wider;
       break;
     }
+  }
+  const auto enough_blocks = [&](int64_t wider) {
+    return images * (channels / wider) >= 2 * processors;
+  };
+  while (2 * width <= 32 * V && channels % (2 * width) == 0 && enough_blocks(2 * width) &&
+         pixels * (width / V) < 8 * kSpanThreads) {
+    width *= 2;
   }
   Team team = {};
   team.width = static_cast<int>(width);
