@@ -1,5 +1,6 @@
 #include "ddaebm/train/ood.h"
 
+#include <filesystem>
 #include <memory>
 
 #include "app/commands.h"
@@ -38,11 +39,17 @@ Json to_json(const Separation& s) {
           {"fpr95", to_json(s.false_positive_rate)}};
 }
 
+// A set's name; of a file or folder the last part of its path.
+std::string shown_name(const std::string& data) {
+  const std::filesystem::path path(data);
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
 void show(const OodRow& row, const char* scores, const Separation& s) {
   const auto text = [](const Interval& number) {
     return fmt::format("{:.4f} [{:.4f}, {:.4f}]", number.value, number.low, number.high);
   };
-  fmt::print("{:<24} {:<7} {:>7}  {:<25} {:<25} {:<25}\n", row.name, scores, row.count,
+  fmt::print("{:<24} {:<7} {:>7}  {:<25} {:<25} {:<25}\n", shown_name(row.name), scores, row.count,
              text(s.auroc), text(s.average_precision), text(s.false_positive_rate));
 }
 
@@ -76,7 +83,7 @@ void run(const Options& o) {
                {"seed", o.bootstrap.seed},
                {"out", Json::array()}};
   if (usual) json["reference"] = o.reference;
-  std::vector<NumberSet> shown = {{o.inside, inside.clean}};
+  std::vector<NumberSet> shown = {{shown_name(o.inside), inside.clean}};
   for (size_t i = 0; i < rows.size(); ++i) {
     Json entry = {{"data", rows[i].name}, {"count", rows[i].count}};
     entry["clean"] = to_json(rows[i].clean);
@@ -84,11 +91,15 @@ void run(const Options& o) {
     entry["typical"] = to_json(rows[i].typical);
     if (rows[i].profile) entry["profile"] = to_json(*rows[i].profile);
     json["out"].push_back(entry);
-    shown.push_back({rows[i].name, outside[i].clean});
+    shown.push_back({shown_name(rows[i].name), outside[i].clean});
   }
   if (o.false_alarm >= 0) {
-    const Threshold threshold{false_alarm_threshold(inside.clean, o.false_alarm), o.false_alarm,
-                              iteration, o.inside};
+    Threshold threshold{false_alarm_threshold(inside.clean, o.false_alarm), o.false_alarm,
+                        iteration, o.inside};
+    if (usual) {
+      threshold.profile = {false_alarm_threshold(inside.profile, o.false_alarm), *usual};
+      json["profile_threshold"] = threshold.profile->score;
+    }
     write_threshold(folder.path, threshold);
     json["threshold"] = threshold.score;
     json["false_alarm"] = threshold.false_alarm;
@@ -106,8 +117,9 @@ void run(const Options& o) {
     if (row.profile) show(row, "profile", *row.profile);
   }
   if (o.false_alarm >= 0) {
-    fmt::print("threshold {:.6g}: `ddaebm score {}` now answers in or out\n",
-               json["threshold"].get<double>(), o.run);
+    const char* kind = usual ? "profile_threshold" : "threshold";
+    fmt::print("threshold {:.6g}{}: `ddaebm score {}` now answers in or out\n",
+               json[kind].get<double>(), usual ? " of the profile" : "", o.run);
   }
   fmt::print("written: {}, ood.png beside it\n", (folder.path / "ood.json").string());
 }
@@ -128,7 +140,7 @@ void add_ood(CLI::App& app) {
       ->allow_extra_args(false);
   command->add_option("--reference", o->reference,
                       "Data like the model's own but not those of --in, such as its training data, "
-                      "to learn from what energies are usual: adds `profile`");
+                      "to learn from them what is usual: adds `profile`");
   command->add_option("--split", o->split, "Of image sets that have both")
       ->check(CLI::IsMember({"train", "test"}))
       ->capture_default_str();
@@ -142,8 +154,10 @@ void add_ood(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--seed", o->bootstrap.seed, "Of noise and bootstrap")->capture_default_str();
   command
-      ->add_option("--false-alarm", o->false_alarm,
-                   "Keep a threshold that calls this share of --in out; `score` then answers")
+      ->add_option(
+          "--false-alarm", o->false_alarm,
+          "Keep a threshold that calls this share of --in out; `score` then answers, by the "
+          "profile where there is a --reference, else by log-density")
       ->check(CLI::Range(0.0, 0.99));
   command->add_option("--device", o->device, "cpu, cuda or cuda:N")->capture_default_str();
   command->footer(
@@ -153,16 +167,19 @@ void add_ood(CLI::App& app) {
       "of\n"
       "--in, which also finds data that score too high, as smooth images do; profile: by how "
       "usual\n"
-      "E(x, t) for all t and the norm of E's gradient at t = 0, octave by octave, are together, "
-      "as\n"
-      "learnt from up to 10000 data of --reference (of image sets with both, the train split).\n"
+      "E(x, t) for all t, the norm of E's gradient at t = 0, octave by octave, and of image "
+      "models\n"
+      "the means of E's first features are together, as learnt from up to 10000 data of "
+      "--reference\n"
+      "(of image sets with both, the train split).\n"
       "Images of other sizes are scaled by their shorter side, and the middle square is kept; "
       "grey\n"
       "ones are made RGB where the model wants that.\n"
       "Writes ood.json, ood.png and report.html into the run folder.\n"
       "Examples:\n"
       "  ddaebm ood runs/cifar10 --in cifar10 --reference cifar10 --out svhn.bin --device cuda\n"
-      "  ddaebm ood runs/sensors --in good.csv --out faulty.csv --false-alarm 0.01");
+      "  ddaebm ood runs/sensors --in good.csv --out faulty.csv --false-alarm 0.01\n"
+      "  ddaebm ood runs/photos --in good/ --reference more/ --out bad/ --false-alarm 0.01");
   command->callback([o] { run(*o); });
 }
 

@@ -23,16 +23,16 @@ struct Options {
   int64_t n = 10000;
 };
 
-// One row a datum: its score, and `in` or `out` where a threshold is kept.
-void write_answers(const std::filesystem::path& out, const torch::Tensor& scores,
-                   double threshold) {
-  std::string text = "log_density,answer\n";
-  for (int64_t i = 0; i < scores.size(0); ++i) {
-    const double score = scores.data_ptr<double>()[i];
-    // NaN is not in.
-    text += fmt::format("{},{}\n", score, score >= threshold ? "in" : "out");
+// One row a datum.
+std::string table_of(const Answers& answers) {
+  const bool profiles = !answers.profile.empty();
+  std::string text = profiles ? "log_density,profile,answer\n" : "log_density,answer\n";
+  for (size_t i = 0; i < answers.in.size(); ++i) {
+    text += fmt::format("{}{},{}\n", answers.log_density[i],
+                        profiles ? fmt::format(",{}", answers.profile[i]) : "",
+                        answers.in[i] ? "in" : "out");
   }
-  write_file(out, text);
+  return text;
 }
 
 void run(const Options& o) {
@@ -46,13 +46,18 @@ void run(const Options& o) {
   const auto threshold = ending == ".csv" ? read_threshold(o.run) : std::nullopt;
   const auto rows =
       read_inputs(o.data, model, read_settings(o.run, {}).data, {.split = o.split, .draws = o.n});
-  const auto scores = model.log_density(rows);
-  if (ending == ".npy") {
-    write_npy(out, scores);
-  } else if (threshold) {
-    write_answers(out, scores, threshold->score);
+  torch::Tensor scores;
+  if (threshold) {
+    const Answers answers = answer(model, rows, *threshold);
+    scores = torch::tensor(answers.log_density, torch::kDouble);
+    write_file(out, table_of(answers));
   } else {
-    write_csv(out, {{"log_density"}, scores.unsqueeze(1)});
+    scores = model.log_density(rows);
+    if (ending == ".npy") {
+      write_npy(out, scores);
+    } else {
+      write_csv(out, {{"log_density"}, scores.unsqueeze(1)});
+    }
   }
   fmt::print("{} rows: mean {:.6g}, least {:.6g}, greatest {:.6g}; in {}\n", scores.size(0),
              scores.mean().item<double>(), scores.min().item<double>(), scores.max().item<double>(),
@@ -80,9 +85,9 @@ void add_score(CLI::App& app) {
   command->footer(
       "A calibrated energy (game.calibrate) or a flow gives the log-density itself; any other\n"
       "gives it up to a constant, so that differences count and the level does not.\n"
-      "Where `ddaebm ood --false-alarm` has kept a threshold, a .csv has a second column that "
+      "Where `ddaebm ood --false-alarm` has kept a threshold, a .csv has a further column that "
       "says\n"
-      "in or out.\n"
+      "in or out; with --reference by the profile, which has a column of its own.\n"
       "Examples:\n  ddaebm score runs/sensors new.csv -o scores.csv\n"
       "  ddaebm score runs/cifar10 photos/ -o scores.csv");
   command->callback([o] { run(*o); });

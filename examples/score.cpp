@@ -12,10 +12,12 @@ int main(int argc, char** argv) {
     ddaebm::Model model = ddaebm::Model::load(argv[1], torch::kCPU);
     const auto threshold = ddaebm::read_threshold(argv[1]);  // where `ddaebm ood` has kept one
     const torch::Tensor rows = ddaebm::read_rows(argv[2]);   // [N, D], in the data's own units
-    const torch::Tensor scores = model.log_density(rows);    // [N], higher means more likely
-    for (int64_t i = 0; i < scores.size(0); ++i) {
-      const double score = scores[i].item<double>();
-      std::printf("%.6f%s\n", score, !threshold ? "" : score >= threshold->score ? " in" : " out");
+    const auto answers = ddaebm::answer(model, rows, threshold.value_or(ddaebm::Threshold{}));
+    for (size_t i = 0; i < answers.log_density.size(); ++i) {  // higher means more likely
+      std::printf("%.6f%s\n", answers.log_density[i],
+                  !threshold      ? ""
+                  : answers.in[i] ? " in"
+                                  : " out");
     }
   } catch (const ddaebm::Error& error) {  // what a user can mend, in one line
     std::fprintf(stderr, "score: %s\n", error.what());

@@ -28,22 +28,37 @@ class Run {
  public:
   Run(const std::string& folder, const std::string& device)
       : model_(ddaebm::Model::load(folder, ddaebm::parse_device(device))) {
-    if (const auto kept = ddaebm::read_threshold(folder)) threshold_ = kept->score;
+    threshold_ = ddaebm::read_threshold(folder);
   }
 
   const std::vector<int64_t>& event() const { return model_.event(); }
-  std::optional<double> threshold() const { return threshold_; }
+  std::optional<double> threshold() const {
+    return threshold_ ? std::optional(threshold_->score) : std::nullopt;
+  }
 
   py::array_t<double> score(const Doubles& x) {
-    const std::vector<int64_t> shape(x.shape(), x.shape() + x.ndim());
-    // The model only reads it.
-    const auto rows = torch::from_blob(const_cast<double*>(x.data()), shape, torch::kDouble);
+    const auto rows = view_of(x);
     torch::Tensor scores;
     {
       const py::gil_scoped_release others_may_run;
       scores = model_.log_density(rows);
     }
     return to_numpy<double>(scores);
+  }
+
+  py::array_t<bool> is_in(const Doubles& x) {
+    if (!threshold_) {
+      ddaebm::fail("this run has no threshold; keep one with `ddaebm ood --false-alarm`");
+    }
+    const auto rows = view_of(x);
+    ddaebm::Answers found;
+    {
+      const py::gil_scoped_release others_may_run;
+      found = ddaebm::answer(model_, rows, *threshold_);
+    }
+    py::array_t<bool> in(static_cast<py::ssize_t>(found.in.size()));
+    std::copy(found.in.begin(), found.in.end(), in.mutable_data());
+    return in;
   }
 
   py::array_t<float> sample(int64_t n, uint64_t seed) {
@@ -57,8 +72,14 @@ class Run {
   }
 
  private:
+  // The model only reads it.
+  static torch::Tensor view_of(const Doubles& x) {
+    const std::vector<int64_t> shape(x.shape(), x.shape() + x.ndim());
+    return torch::from_blob(const_cast<double*>(x.data()), shape, torch::kDouble);
+  }
+
   ddaebm::Model model_;
-  std::optional<double> threshold_;
+  std::optional<ddaebm::Threshold> threshold_;
 };
 
 }  // namespace
@@ -76,6 +97,10 @@ PYBIND11_MODULE(_ddaebm, m) {
            "Log-density of x [N, ...] in the data's own units (images in -1 to 1): float64 [N]; up "
            "to "
            "a constant unless the energy is calibrated or a flow. Higher means more likely.")
+      .def(
+          "is_in", &Run::is_in, py::arg("x"),
+          "Whether each of x [N, ...] is like the training data, as `ddaebm score` answers: by the "
+          "profile where `ddaebm ood` was given a --reference, else by the threshold: bool [N].")
       .def("sample", &Run::sample, py::arg("n"), py::arg("seed") = 0,
            "n samples, float32 [n, ...]; the same seed draws the same.");
   m.def(

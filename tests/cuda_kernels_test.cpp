@@ -311,7 +311,8 @@ TEST_P(GroupNormKernels, AgreeWithTheCpus) {
   if (c.add) expect_close(of_channels[2], over_pixels(second.x), allowed, "second added", pixels);
 }
 
-// The tall ones are shared by clusters of two and four blocks; of the last a block has all channels.
+// The tall ones are shared by clusters of two and four blocks; of the last a block has all
+// channels.
 INSTANTIATE_TEST_SUITE_P(Shapes, GroupNormKernels,
                          testing::Values(NormCase{torch::kDouble, 3, 2, 5, 4, false, true},
                                          NormCase{torch::kDouble, 8, 2, 64, 33, true, true},

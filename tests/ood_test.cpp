@@ -19,6 +19,7 @@
 #include "ddaebm/io/histogram.h"
 #include "ddaebm/io/image.h"
 #include "ddaebm/io/npy.h"
+#include "ddaebm/io/safetensors.h"
 
 namespace ddaebm {
 namespace {
@@ -148,6 +149,22 @@ TEST(UsualProfiles, TakeColumnsThatFollowFromOthersAndRefuseTooFewRows) {
   EXPECT_LT(scores[1], -1000);
   EXPECT_THROW(UsualProfiles(one.slice(0, 0, 9)), Error);
   EXPECT_THROW(UsualProfiles(one / 0), Error);
+}
+
+TEST(UsualProfiles, AreKeptInAFile) {
+  const TempDir folder;
+  const auto file = folder.path() / "usual.safetensors";
+  Random random(torch::kCPU, 4);
+  const UsualProfiles usual(random.normal({100, 3}, torch::kDouble));
+  usual.save(file);
+  const auto x = random.normal({5, 3}, torch::kDouble);
+  EXPECT_EQ(UsualProfiles::load(file).scores(x), usual.scores(x));
+  EXPECT_THROW(usual.scores(x.slice(1, 0, 2)), Error);
+  EXPECT_THROW(UsualProfiles::load(folder.path() / "none"), Error);
+  write_safetensors(file, {{{"mean", torch::zeros({3}, torch::kDouble)},
+                            {"whiten", torch::zeros({3, 2}, torch::kDouble)}},
+                           read_safetensors(file).metadata});
+  EXPECT_THROW(UsualProfiles::load(file), Error) << "not square";
 }
 
 TEST(FalseAlarm, ThresholdCallsNoMoreThanItsShareOut) {
@@ -356,6 +373,41 @@ TEST_F(Ood, AThresholdLetsScoreAnswer) {
   expect_refused(score, {"threshold.json", "--false-alarm"});
 }
 
+TEST_F(Ood, WithAReferenceScoreAnswersByTheProfile) {
+  std::filesystem::copy(path("run"), path("usual"), std::filesystem::copy_options::recursive);
+  const auto learn = [&](std::vector<std::string> more) {
+    std::vector<std::string> command = {
+        "ood", path("usual"), "--in",        "moons", "--out",         path("far.csv"),
+        "-n",  "200",         "--resamples", "10",    "--false-alarm", "0.1"};
+    command.insert(command.end(), more.begin(), more.end());
+    return run_app(command);
+  };
+  const auto learnt = learn({"--reference", "moons"});
+  ASSERT_EQ(learnt.code, 0) << learnt.err;
+  EXPECT_NE(learnt.out.find("of the profile"), std::string::npos) << learnt.out;
+  const std::vector<std::string> score = {"score", path("usual"), path("far.csv"), "-o",
+                                          path("usual.csv")};
+  ASSERT_EQ(run_app(score).code, 0);
+  const std::string far = read_file(path("usual.csv"));
+  EXPECT_EQ(far.rfind("log_density,profile,answer\n", 0), 0U) << far.substr(0, 60);
+  EXPECT_EQ(far.find(",in\n"), std::string::npos);
+  // Of the data that gave the threshold, a tenth is out.
+  const std::vector<std::string> moons = {"score", path("usual"), "moons",          "-n",
+                                          "200",   "-o",          path("usual.csv")};
+  ASSERT_EQ(run_app(moons).code, 0);
+  const std::string text = read_file(path("usual.csv"));
+  size_t out = 0;
+  for (size_t at = text.find(",out\n"); at != text.npos; at = text.find(",out\n", at + 1)) ++out;
+  EXPECT_EQ(out, 20U);
+
+  write_file(path("usual/usual.safetensors"), "no");
+  expect_refused(score, {"usual.safetensors"});
+  // Without a reference the log-density answers again.
+  ASSERT_EQ(learn({}).code, 0);
+  ASSERT_EQ(run_app(score).code, 0);
+  EXPECT_EQ(read_file(path("usual.csv")).rfind("log_density,answer\n", 0), 0U);
+}
+
 TEST_F(Ood, BadInputIsRefused) {
   const auto against = [&](const std::string& name, const std::string& text) {
     write_file(path(name), text);
@@ -424,13 +476,20 @@ evaluation_samples = 1000
   const auto profiles = energy_profiles(model, images);
   const auto first = model.log_density_and_gradient(images, 0);
   const int64_t times = model.times();
-  ASSERT_EQ(profiles.sizes(), (std::vector<int64_t>{5, times + 4}));
+  const auto features = model.features(images);
+  ASSERT_EQ(features.sizes(), (std::vector<int64_t>{5, 4})) << "of the first level's channels";
+  ASSERT_EQ(profiles.sizes(), (std::vector<int64_t>{5, times + 4 + 4}));
+  EXPECT_TRUE(profiles.slice(1, times + 4).equal(features));
   for (int64_t t = 0; t < times; ++t) {
     EXPECT_TRUE(torch::allclose(profiles.select(1, t), model.log_density_at(images, t), 1e-5));
   }
-  const auto squares = (2 * profiles.slice(1, times)).exp();
+  const auto squares = (2 * profiles.slice(1, times, times + 4)).exp();
   const auto pixels = torch::tensor({1.0, 4.0, 16.0, 64.0}, torch::kDouble);
   EXPECT_TRUE(torch::allclose(squares.mv(pixels), first.gradient.flatten(1).square().sum(1), 1e-4));
+  // Features are each image's own.
+  EXPECT_TRUE(
+      torch::allclose(model.features(images.slice(0, 2, 3)), features.slice(0, 2, 3), 1e-5));
+  EXPECT_FALSE(torch::allclose(features[0], features[1], 1e-5));
 }
 
 }  // namespace

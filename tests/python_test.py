@@ -7,6 +7,7 @@ same numbers in PyTorch. Packages that are not there are skipped, with a word.
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -73,6 +74,8 @@ class Python(unittest.TestCase):
         model = ddaebm.load(str(self.folder / "toy"))
         self.assertEqual(model.event, [2])
         self.assertIsNone(model.threshold)
+        with self.assertRaisesRegex(ddaebm.Error, "--false-alarm"):
+            model.is_in(self.data("toy"))
         x = self.data("toy")
         np.save(self.folder / "x.npy", x)
         run("score", self.folder / "toy", self.folder / "x.npy", "-o", self.folder / "scores.npy")
@@ -86,6 +89,22 @@ class Python(unittest.TestCase):
         samples = model.sample(7, seed=3)
         self.assertEqual((samples.shape, samples.dtype), ((7, 2), np.float32))
         np.testing.assert_array_equal(samples, np.load(self.folder / "s.npy"))
+
+    def test_answers_are_the_programs(self):
+        folder = self.folder / "answers"
+        shutil.copytree(self.folder / "toy", folder)
+        np.save(self.folder / "y.npy", np.concatenate([self.data("toy"), [[40.0, -30.0]]]))
+        for reference in [], ["--reference", "moons"]:
+            run("ood", folder, "--in", "moons", "--out", "rings", "-n", 100, "--resamples", 5,
+                "--false-alarm", 0.1, *reference)
+            run("score", folder, self.folder / "y.npy", "-o", self.folder / "y.csv")
+            told = [line.split(",")[-1] for line in
+                    (self.folder / "y.csv").read_text().splitlines()[1:]]
+            model = ddaebm.load(str(folder))
+            answers = model.is_in(np.load(self.folder / "y.npy"))
+            self.assertEqual(answers.dtype, bool)
+            self.assertEqual(["in" if a else "out" for a in answers], told)
+            self.assertFalse(answers[-1])
 
     def test_what_a_user_can_mend_is_an_error(self):
         with self.assertRaisesRegex(ddaebm.Error, "not a run folder"):

@@ -133,6 +133,26 @@ TEST(Serve, AnswersByTheThresholdOfOodElseByTrainingScores) {
   EXPECT_EQ(std::get<0>(answers()), "training scores");
 }
 
+TEST(Serve, AnswersByTheProfileWhereThatIsKept) {
+  const TempDir folder;
+  const auto run = folder.path() / "run";
+  fs::copy(trained_run(), run, fs::copy_options::recursive);
+  Model model = Model::load(run, torch::kCPU);
+  Random random(torch::kCPU, 3);
+  const UsualProfiles usual(energy_profiles(model, random.normal({200, 2}, torch::kDouble)));
+  write_threshold(run, {-1e9, 0.05, 8, "moons", Threshold::OfProfiles{-30, usual}});
+  Served served({}, run);
+  const auto told = Json::parse(served.get("/v1/model").body)["model"]["threshold"];
+  EXPECT_EQ(told["profile"], -30);
+  const auto rows = torch::tensor({{0.1, 0.2}, {1000.0, 1000.0}}, torch::kDouble);
+  const auto scores = Json::parse(
+      served.post("/v1/score", R"({"rows": [[0.1, 0.2], [1000, 1000]]})").body)["scores"];
+  const auto wanted = usual.scores(energy_profiles(model, rows));
+  EXPECT_NEAR(scores[0]["profile"].get<double>(), wanted[0], 1e-4);
+  EXPECT_EQ(scores[0]["answer"], "in");
+  EXPECT_EQ(scores[1]["answer"], "out") << "whatever its log-density is";
+}
+
 TEST(Serve, TrainingScoresAreKeptWithTheRun) {
   const TempDir folder;
   fs::copy(trained_run(), folder.path() / "run", fs::copy_options::recursive);

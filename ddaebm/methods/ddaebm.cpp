@@ -370,6 +370,10 @@ torch::Tensor Ddaebm::log_density_at(const torch::Tensor& x, int64_t t) {
   return energy(x, times, process_.at(times, x.dim()));
 }
 
+torch::Tensor Ddaebm::features(const torch::Tensor& x) {
+  return nets_.energy->features(x, torch::zeros({x.size(0)}, options_.dtype(torch::kLong)));
+}
+
 torch::Tensor Ddaebm::diffused(const torch::Tensor& x, int64_t t, Random& random) {
   const auto times = torch::full({x.size(0)}, t, options_.dtype(torch::kLong));
   return process_.at(times, x.dim()).diffuse(x, random.normal(x.sizes(), options_));

@@ -132,6 +132,7 @@ class Ddaebm : public Method {
   torch::Tensor step(const torch::Tensor& x0, const torch::Tensor& progress, Random& random,
                      const Update& update) override;
   torch::Tensor log_density(const torch::Tensor& x) override;
+  torch::Tensor features(const torch::Tensor& x) override;
   torch::Tensor sample(int64_t n, Random& random) override;
   int64_t times() const override { return process_.steps(); }
   torch::Tensor log_density_at(const torch::Tensor& x, int64_t t) override;

@@ -44,6 +44,9 @@ class Method {
 
   // Unnormalised log-density of clean data: x [N, ...] -> [N]. Higher means more likely.
   virtual torch::Tensor log_density(const torch::Tensor& x) = 0;
+  // What its network works out of clean data on the way to their density, [N, F]; undefined where
+  // it shows none of that.
+  virtual torch::Tensor features(const torch::Tensor& /*x*/) { return {}; }
   // n samples, [n, ...].
   virtual torch::Tensor sample(int64_t n, Random& random) = 0;
 

@@ -34,6 +34,9 @@ struct ImageEnergy : EnergyNet {
   Tensor forward(const Tensor& x, const Tensor& t) override {
     return -0.5 * (x - net_(enter_(x), t).to(x.scalar_type())).square().flatten(1).sum(1);
   }
+  Tensor features(const Tensor& x, const Tensor& t) override {
+    return net_->features(enter_(x), t).to(x.scalar_type());
+  }
   UNet net_;
   Entrance enter_;
 };

@@ -19,6 +19,11 @@ struct EnergyNet : torch::nn::Module {
   // E and dE/dx, row by row. Losses may hold both: what comes out can be differentiated in the
   // parameters. The default is for networks whose forward is twice differentiable.
   virtual ops::ValueAndGradient value_and_gradient(const torch::Tensor& x, const torch::Tensor& t);
+  // A few numbers that it works out of x on its way to E, [N, F]; undefined where it has none to
+  // show.
+  virtual torch::Tensor features(const torch::Tensor& /*x*/, const torch::Tensor& /*t*/) {
+    return {};
+  }
 };
 
 // A flow as an energy; t may be undefined where the flow knows no time.

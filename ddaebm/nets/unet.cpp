@@ -189,16 +189,31 @@ Pass UNetImpl::begin(const torch::Tensor& x, const torch::Tensor& t, const torch
   return pass;
 }
 
+torch::Tensor UNetImpl::entered(const torch::Tensor& x) { return x.is_cuda() ? filled_up(x) : x; }
+
+torch::Tensor UNetImpl::after_block(Level& level, size_t block, const torch::Tensor& x,
+                                    const Pass& pass) {
+  const auto h = level.blocks[block](x, pass);
+  return level.attention.empty() ? h : level.attention[block](h, pass);
+}
+
+torch::Tensor UNetImpl::features(const torch::Tensor& x, const torch::Tensor& t,
+                                 const torch::Tensor& latent) {
+  const Pass pass = begin(x, t, latent);
+  auto h = in_->within(pass, entered(x));
+  Level& level = down_.front();
+  for (size_t b = 0; b < level.blocks.size(); ++b) h = after_block(level, b, h, pass);
+  return h.to(torch::promote_types(h.scalar_type(), torch::kFloat)).mean(at::IntArrayRef({2, 3}));
+}
+
 torch::Tensor UNetImpl::forward(const torch::Tensor& x, const torch::Tensor& t,
                                 const torch::Tensor& latent) {
   const Pass pass = begin(x, t, latent);
-  auto pyramid = x.is_cuda() ? filled_up(x) : x;
+  auto pyramid = entered(x);
   std::vector<torch::Tensor> skips = {in_->within(pass, pyramid)};
   for (Level& level : down_) {
     for (size_t b = 0; b < level.blocks.size(); ++b) {
-      auto h = level.blocks[b](skips.back(), pass);
-      if (!level.attention.empty()) h = level.attention[b](h, pass);
-      skips.push_back(h);
+      skips.push_back(after_block(level, b, skips.back(), pass));
     }
     if (!level.resize) continue;
     auto h = level.resize(skips.back(), pass);

@@ -22,6 +22,9 @@ struct UNetImpl : torch::nn::Module {
            int64_t latent_width, const ImageNetConfig& config);
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& t,
                         const torch::Tensor& latent = {});
+  // Means over all pixels of what the blocks of the first level make of x, [N, channels].
+  torch::Tensor features(const torch::Tensor& x, const torch::Tensor& t,
+                         const torch::Tensor& latent = {});
 
  private:
   bool attends(int64_t size) const;
@@ -38,6 +41,11 @@ struct UNetImpl : torch::nn::Module {
     ResidualBlock resize{nullptr};     // to the next level
     PyramidStep pyramid{nullptr};
   };
+  // x after a block going down and the attention that follows it.
+  static torch::Tensor after_block(Level& level, size_t block, const torch::Tensor& x,
+                                   const Pass& pass);
+  // x as the first convolution and the pyramid take it.
+  static torch::Tensor entered(const torch::Tensor& x);
   std::vector<Level> down_, up_;  // from full size on; up_[i] stands beside down_[i]
   ResidualBlock middle0_{nullptr}, middle1_{nullptr};
   Attention middle_attention_{nullptr};

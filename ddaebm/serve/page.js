@@ -545,7 +545,8 @@ function drawHistogram() {
   const scored = marks.filter((m) => Number.isFinite(m.log_density)).slice(0, 12);
   // What was scored is shown too, but what is far out may not squeeze the histogram.
   const span = told.high - told.low || 1;
-  const cut = threshold.log_density ?? told.low;
+  const line = threshold.profile === null ? threshold.log_density : null;
+  const cut = line ?? told.low;
   const low = Math.max(told.low - 1.2 * span, Math.min(told.low - 0.05 * span, cut - 0.05 * span, ...scored.map((m) => m.log_density)));
   const high = Math.min(told.high + 1.2 * span, Math.max(told.high + 0.05 * span, ...scored.map((m) => m.log_density)));
   const x = (v) => 8 + (Math.min(Math.max(v, low), high) - low) / (high - low) * (width - 16);
@@ -559,8 +560,8 @@ function drawHistogram() {
   for (const v of ticks(low, high, 5)) {
     chartBox.append(svg('text', {x: x(v), y: height - 7, 'text-anchor': 'middle'}, short(v)));
   }
-  if (threshold.log_density !== null) {
-    const at = x(threshold.log_density);
+  if (line !== null) {
+    const at = x(line);
     chartBox.append(svg('line', {class: 'cut', x1: at, x2: at, y1: top - 4, y2: height - bottom}));
     chartBox.append(svg('text', {x: at - 4, y: top + 4, 'text-anchor': 'end'}, 'out'));
     chartBox.append(svg('text', {x: at + 4, y: top + 4}, 'in'));
@@ -571,8 +572,10 @@ function drawHistogram() {
     chartBox.append(svg('circle', {class: 'mark', cx: at, cy: height - bottom - (i ? 14 : 40), r: i ? 1.5 : 3}));
   });
   box.replaceChildren(chartBox);
-  $('histogram-note').textContent = `E of ${whole.format(told.count)} training data. Below the dashed line ` +
-    `(${short(100 * threshold.false_alarm)} % of false alarms, from ${threshold.source}) the answer is out.`;
+  const rate = `${short(100 * threshold.false_alarm)} % of false alarms, from ${threshold.source}`;
+  $('histogram-note').textContent = `E of ${whole.format(told.count)} training data. ` + (threshold.profile === null ?
+    `Below the dashed line (${rate}) the answer is out.` :
+    `The answer goes by the profile of a datum, not by E alone (${rate}).`);
 }
 
 // ---- what goes on

@@ -82,6 +82,7 @@ Json histogram_of(const Reference& reference) {
 Json facts_of(const Snapshot& snapshot, const Inputs& inputs) {
   const auto& event = snapshot.model.event();
   const bool plane = event == std::vector<int64_t>{2};
+  const auto& profile = snapshot.threshold.profile;
   Json json = {{"iteration", snapshot.iteration},
                {"kind", plane                    ? "plane"
                         : inputs.image().empty() ? "rows"
@@ -90,8 +91,9 @@ Json facts_of(const Snapshot& snapshot, const Inputs& inputs) {
                {"image", inputs.image().empty() ? Json(nullptr) : Json(inputs.image())},
                {"times", snapshot.model.times()},
                {"threshold",
-                {{"log_density", number_json(snapshot.threshold)},
-                 {"false_alarm", snapshot.false_alarm},
+                {{"log_density", number_json(snapshot.threshold.score)},
+                 {"profile", profile ? number_json(profile->score) : Json(nullptr)},
+                 {"false_alarm", snapshot.threshold.false_alarm},
                  {"source", snapshot.stored_threshold ? "ood" : "training scores"}}},
                {"training_scores", histogram_of(snapshot.reference)},
                {"window", nullptr}};
@@ -104,15 +106,19 @@ Json facts_of(const Snapshot& snapshot, const Inputs& inputs) {
 
 Response scores_response(const Snapshot& by, const torch::Tensor& scores) {
   std::string text = fmt::format("{{\"iteration\":{},\"scores\":[", by.iteration);
-  const double* score = scores.data_ptr<double>();
+  const auto& profile = by.threshold.profile;
+  const double threshold = profile ? profile->score : by.threshold.score;
+  const auto score = scores.accessor<double, 2>();
   for (int64_t i = 0; i < scores.size(0); ++i) {
-    const double value = score[i];
+    const double value = score[i][0];
     // NaN is not in.
-    const char* answer = std::isnan(by.threshold) ? "null"
-                         : value >= by.threshold  ? "\"in\""
-                                                  : "\"out\"";
-    text += fmt::format("{}{{\"log_density\":{},\"p_value\":{},\"answer\":{}}}", i > 0 ? "," : "",
-                        number_text(value), number_text(by.reference.p_value(value)), answer);
+    const char* answer = std::isnan(threshold)                       ? "null"
+                         : score[i][scores.size(1) - 1] >= threshold ? "\"in\""
+                                                                     : "\"out\"";
+    text +=
+        fmt::format("{}{{\"log_density\":{},\"p_value\":{},\"profile\":{},\"answer\":{}}}",
+                    i > 0 ? "," : "", number_text(value), number_text(by.reference.p_value(value)),
+                    profile ? number_text(score[i][1]) : "null", answer);
   }
   return {200, text + "]}\n"};
 }

@@ -64,6 +64,13 @@ SnapshotMaker::SnapshotMaker(std::filesystem::path run, torch::Device device, in
       warn_(std::move(warn)),
       settings_(read_run(run_)) {}
 
+torch::Tensor Snapshot::scores(const torch::Tensor& rows) {
+  const auto log_densities = model.log_density(rows);
+  if (!threshold.profile) return log_densities.unsqueeze(1);
+  const auto usual = threshold.profile->usual.scores(energy_profiles(model, rows));
+  return torch::stack({log_densities, torch::tensor(usual, torch::kDouble)}, 1);
+}
+
 int64_t SnapshotMaker::newest() const {
   const auto there = RunFolder{run_}.checkpoints();
   return there.empty() ? -1 : there.back();
@@ -79,14 +86,13 @@ std::shared_ptr<Snapshot> SnapshotMaker::make() {
   // A run that goes on may have written another meanwhile.
   if (newest() != iteration) return make();
   made->reference = reference_of(made->model, iteration);
-  made->false_alarm = kFalseAlarm;
   const auto& scores = made->reference.scores();
-  made->threshold = scores.empty() ? std::numeric_limits<double>::quiet_NaN()
-                                   : false_alarm_threshold(scores, kFalseAlarm);
+  made->threshold = {scores.empty() ? std::numeric_limits<double>::quiet_NaN()
+                                    : false_alarm_threshold(scores, kFalseAlarm),
+                     kFalseAlarm, iteration};
   try {
     if (const auto stored = read_threshold(run_)) {
-      made->threshold = stored->score;
-      made->false_alarm = stored->false_alarm;
+      made->threshold = *stored;
       made->stored_threshold = true;
     }
   } catch (const Error& error) {

@@ -11,6 +11,7 @@
 
 #include "ddaebm/io/plot.h"
 #include "ddaebm/train/model.h"
+#include "ddaebm/train/ood.h"
 #include "ddaebm/train/settings.h"
 
 namespace ddaebm::serve {
@@ -35,10 +36,13 @@ struct Snapshot {
   Model model;
   int64_t iteration = 0;
   Reference reference = {};
-  // Scores below it are `out`. From `ddaebm ood --false-alarm` where that kept one for this
+  // What answers `in` or `out`. From `ddaebm ood --false-alarm` where that kept one for this
   // checkpoint (`stored`), else from the training scores.
-  double threshold = 0.0, false_alarm = 0.0;
+  Threshold threshold = {};
   bool stored_threshold = false;
+  // Of rows, [N, 1] float64 on the CPU: log-densities; [N, 2] where the threshold is one of
+  // profiles: and how usual those are.
+  torch::Tensor scores(const torch::Tensor& rows);
   // For 2-D models: log-densities float32 [times, side, side], rows from the bottom up, over the
   // window, as an .npy file.
   Window x_window = {}, y_window = {};

@@ -101,7 +101,7 @@ void Worker::attend(std::vector<Job> jobs) {
     if (jobs.front().rows.defined()) {
       for (const auto& job : jobs) rows.push_back(job.rows);
       const auto all = rows.size() == 1 ? rows.front() : torch::cat(rows);
-      scores = model->model.log_density(all);
+      scores = model->scores(all);
       watch_(static_cast<int64_t>(jobs.size()), all.size(0));
     }
     for (int64_t from = 0; done < jobs.size(); ++done) {

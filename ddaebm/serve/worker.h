@@ -36,7 +36,7 @@ class Worker {
 
   // What became of a request. Exactly one of the two calls is made, on the worker's thread.
   struct Outcome {
-    std::function<void(Snapshot& by, const torch::Tensor& scores)> scored;
+    std::function<void(Snapshot& by, const torch::Tensor& scores)> scored;  // Snapshot::scores
     std::function<void(std::exception_ptr why)> failed;
   };
   // Has rows [N, ...] scored; false where too much waits already.

@@ -143,6 +143,20 @@ torch::Tensor Model::scored(const torch::Tensor& x, const Score& score) {
   return out;
 }
 
+torch::Tensor Model::features(const torch::Tensor& x) {
+  need("energy", "features");
+  const torch::NoGradGuard no_grad;
+  const Evaluating guard(method_->module());
+  check_shape(x);
+  std::vector<torch::Tensor> parts;
+  for (const auto& part : x.split(chunk_)) {
+    const auto found = method_->features(to_model(part));
+    if (!found.defined()) return {};
+    parts.push_back(found.to(torch::kCPU, torch::kDouble));
+  }
+  return torch::cat(parts);
+}
+
 torch::Tensor Model::sample(int64_t n, uint64_t seed) {
   need("generator", "sampling");
   const torch::NoGradGuard no_grad;

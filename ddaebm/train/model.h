@@ -39,6 +39,9 @@ class Model {
   torch::Tensor log_density(const torch::Tensor& x);
   // The same of time t, 0 <= t < times().
   torch::Tensor log_density_at(const torch::Tensor& x, int64_t t);
+  // What the energy's network works out of x on its way, [N, F] float64 on the CPU, in chunks;
+  // undefined where it shows none of that.
+  torch::Tensor features(const torch::Tensor& x);
   // n samples [n, ...], float32 on the CPU, in chunks; a seed gives the same ones again.
   torch::Tensor sample(int64_t n, uint64_t seed);
   // x_T, ..., x_0 of n samples, float32 on the CPU; the samples alone where the method has no such

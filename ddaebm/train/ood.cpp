@@ -17,6 +17,10 @@ std::filesystem::path threshold_file(const std::filesystem::path& run) {
   return run / "threshold.json";
 }
 
+std::filesystem::path usual_file(const std::filesystem::path& run) {
+  return run / "usual.safetensors";
+}
+
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -65,11 +69,25 @@ std::vector<OodRow> tell_apart(const ScoredSet& inside, const std::vector<Scored
   return rows;
 }
 
+Answers answer(Model& model, const torch::Tensor& data, const Threshold& threshold) {
+  Answers found{numbers_of(model.log_density(data)), {}, {}};
+  const auto& profile = threshold.profile;
+  if (profile) found.profile = profile->usual.scores(energy_profiles(model, data));
+  for (const double score : profile ? found.profile : found.log_density) {
+    found.in.push_back(score >= (profile ? profile->score : threshold.score));
+  }
+  return found;
+}
+
 void write_threshold(const std::filesystem::path& run, const Threshold& threshold) {
-  const nlohmann::ordered_json json = {{"score", threshold.score},
-                                       {"false_alarm", threshold.false_alarm},
-                                       {"iteration", threshold.iteration},
-                                       {"in", threshold.inside}};
+  nlohmann::ordered_json json = {{"score", threshold.score},
+                                 {"false_alarm", threshold.false_alarm},
+                                 {"iteration", threshold.iteration},
+                                 {"in", threshold.inside}};
+  if (threshold.profile) {
+    json["profile"] = threshold.profile->score;
+    threshold.profile->usual.save(usual_file(run));
+  }
   write_file(threshold_file(run), json.dump(2) + "\n");
 }
 
@@ -80,6 +98,9 @@ std::optional<Threshold> read_threshold(const std::filesystem::path& run) {
   try {
     const auto json = nlohmann::json::parse(read_file(file));
     found = {json.at("score"), json.at("false_alarm"), json.at("iteration"), json.at("in")};
+    if (json.contains("profile")) {
+      found.profile = {json.at("profile"), UsualProfiles::load(usual_file(run))};
+    }
   } catch (const nlohmann::json::exception&) {
     fail("{}: not a threshold; write it anew with `ddaebm ood --false-alarm`, or remove it",
          file.string());

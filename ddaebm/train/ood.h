@@ -44,8 +44,23 @@ struct Threshold {
   double score = 0.0;
   double false_alarm = 0.0;  // the share of data inside that it calls `out`, at most
   int64_t iteration = 0;     // of the checkpoint that gave the scores
-  std::string inside;
+  std::string inside = {};
+  // Where there is one, it answers in place of the log-density: data whose profiles score less by
+  // what is usual are `out`. That is kept beside it, as usual.safetensors.
+  struct OfProfiles {
+    double score;
+    UsualProfiles usual;
+  };
+  std::optional<OfProfiles> profile = {};
 };
+// By which data [N, ...] are `in` or `out`.
+struct Answers {
+  std::vector<double> log_density;
+  std::vector<double> profile;  // how usual; empty where the threshold has none of it
+  std::vector<bool> in;         // what is not a number is not
+};
+Answers answer(Model& model, const torch::Tensor& data, const Threshold& threshold);
+
 // Keeps it in the run's folder.
 void write_threshold(const std::filesystem::path& run, const Threshold& threshold);
 // Nothing where none is kept; an Error where the run was trained on since.

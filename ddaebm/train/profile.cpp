@@ -1,13 +1,18 @@
 #include "ddaebm/train/profile.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "ddaebm/error.h"
 #include "ddaebm/io/histogram.h"
+#include "ddaebm/io/safetensors.h"
 
 namespace ddaebm {
 namespace {
+
+const std::map<std::string, std::string> kFormat = {{"format", "ddaebm usual profiles 1"}};
 
 torch::Tensor log_norm(const torch::Tensor& x) {
   return x.flatten(1).norm(2, 1).clamp_min(1e-30).log();
@@ -40,7 +45,10 @@ torch::Tensor energy_profiles(Model& model, const torch::Tensor& data) {
     std::vector<torch::Tensor> columns = {first.value};
     for (int64_t t = 1; t < model.times(); ++t) columns.push_back(model.log_density_at(rows, t));
     for (const auto& octave : octaves(first.gradient)) columns.push_back(log_norm(octave));
-    parts.push_back(torch::stack(columns, 1));
+    auto profiles = torch::stack(columns, 1);
+    const auto features = model.features(rows);
+    if (features.defined()) profiles = torch::cat({profiles, features}, 1);
+    parts.push_back(profiles);
     if (progress) progress(from + rows.size(0), data.size(0));
   }
   model.progress = progress;
@@ -69,7 +77,33 @@ UsualProfiles::UsualProfiles(const torch::Tensor& profiles) {
 }
 
 std::vector<double> UsualProfiles::scores(const torch::Tensor& profiles) const {
+  if (profiles.size(1) != mean_.size(0)) {
+    fail("profiles of {} numbers, those learnt have {}", profiles.size(1), mean_.size(0));
+  }
   return numbers_of(-0.5 * (profiles - mean_).mm(whiten_).square().sum(1));
+}
+
+void UsualProfiles::save(const std::filesystem::path& file) const {
+  write_safetensors(file, {{{"mean", mean_}, {"whiten", whiten_.contiguous()}}, kFormat});
+}
+
+UsualProfiles UsualProfiles::load(const std::filesystem::path& file) {
+  const auto read = read_safetensors(file);
+  const auto mean = read.tensors.find("mean");
+  const auto whiten = read.tensors.find("whiten");
+  if (read.metadata != kFormat || mean == read.tensors.end() || whiten == read.tensors.end() ||
+      mean->second.dim() != 1 || whiten->second.dim() != 2 ||
+      mean->second.scalar_type() != torch::kDouble ||
+      whiten->second.scalar_type() != torch::kDouble ||
+      whiten->second.size(0) != mean->second.size(0) ||
+      whiten->second.size(1) != mean->second.size(0)) {
+    fail("{}: not what `ddaebm ood --reference --false-alarm` keeps; write it anew with that",
+         file.string());
+  }
+  UsualProfiles usual;
+  usual.mean_ = mean->second;
+  usual.whiten_ = whiten->second;
+  return usual;
 }
 
 }  // namespace ddaebm

@@ -1,19 +1,18 @@
 #pragma once
 
-#include <cstdint>
+#include <filesystem>
 #include <vector>
 
 #include <torch/types.h>
 
 #include "ddaebm/train/model.h"
 
-// What the energies of all times say of a datum, and whether that is usual. A datum may be too
-// likely as well as too unlikely: smooth images have high E(x, 0), and slopes that are too gentle
-// for it.
+// What a model sees of a datum, and whether that is usual. A datum may be too likely as well as too
+// unlikely: smooth images have high E(x, 0), and slopes that are too gentle for it.
 namespace ddaebm {
 
-// The profiles of data [N, ...] -> [N, F], float64: E(x, t) for every t, and the logarithm of the
-// norm of dE/dx(x, 0), for images octave by octave of its resolution.
+// The profiles of data [N, ...] -> [N, F], float64: E(x, t) for every t, the logarithm of the norm
+// of dE/dx(x, 0), for images octave by octave of its resolution, and the model's features of x.
 torch::Tensor energy_profiles(Model& model, const torch::Tensor& data);
 
 // A Gaussian fitted to the profiles of data that are like the model's own.
@@ -24,7 +23,12 @@ class UsualProfiles {
   // distance.
   std::vector<double> scores(const torch::Tensor& profiles) const;
 
+  // As a file, and from one; an Error where it is none.
+  void save(const std::filesystem::path& file) const;
+  static UsualProfiles load(const std::filesystem::path& file);
+
  private:
+  UsualProfiles() = default;
   torch::Tensor mean_;    // [F]
   torch::Tensor whiten_;  // [F, F]: rows (profile - mean) whiten_ have unit covariance
 };
