@@ -17,8 +17,8 @@ namespace ddaebm {
 
 // A run's folder: config.toml, metrics.jsonl, checkpoint-ITERATION.safetensors, best.json,
 // evaluation.json, density.png (of 2-D data) or samples.png (of images), report.html;
-// divergences.jsonl after a divergence; ood.json, ood.png and threshold.json where they were asked
-// for.
+// divergences.jsonl after a divergence; ood.json, ood.png, threshold.json and usual.safetensors
+// where they were asked for.
 struct RunFolder {
   std::filesystem::path path;
 

@@ -519,8 +519,8 @@ class Training {
   // Every number of a line of metrics.jsonl.
   void add_scalars(EventFile& file, const std::string& group, const Json& line) const {
     for (const auto& [name, value] : line.items()) {
-      if (name != "iteration" && value.is_number())
-        file.scalar(fmt::format("{}/{}", group, name), next_, value);
+      if (name == "iteration" || !value.is_number()) continue;
+      file.scalar(fmt::format("{}/{}", group, name), next_, value);
     }
   }
 
