@@ -49,12 +49,11 @@ torch::Tensor read_inputs(const std::string& data, const Model& model, const Dat
   return rows;
 }
 
-UsualProfiles learn_usual(const std::string& data, Model& model, const DataConfig& trained,
-                          uint64_t seed) {
+torch::Tensor read_reference(const std::string& data, Model& model, const DataConfig& trained,
+                             uint64_t seed) {
   constexpr int64_t kMost = 10000;
-  const auto rows = read_inputs(data, model, trained, {"train", kMost, kMost, seed});
   model.progress = late_progress(data);
-  return UsualProfiles(energy_profiles(model, rows));
+  return read_inputs(data, model, trained, {"train", kMost, kMost, seed});
 }
 
 }  // namespace ddaebm::app

@@ -22,9 +22,9 @@ struct InputOptions {
 torch::Tensor read_inputs(const std::string& data, const Model& model, const DataConfig& trained,
                           const InputOptions& options);
 
-// What energies are usual for the first 10,000 at most of data that are like the model's own: of an
-// image set that has both, its train split.
-UsualProfiles learn_usual(const std::string& data, Model& model, const DataConfig& trained,
-                          uint64_t seed);
+// The first 10,000 at most of data that are like the model's own, to learn from what is usual: of
+// an image set that has both, its train split.
+torch::Tensor read_reference(const std::string& data, Model& model, const DataConfig& trained,
+                             uint64_t seed);
 
 }  // namespace ddaebm::app

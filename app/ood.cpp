@@ -1,7 +1,9 @@
 #include "ddaebm/train/ood.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <set>
 
 #include "app/commands.h"
 #include "app/inputs.h"
@@ -10,6 +12,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "ddaebm/error.h"
 #include "ddaebm/io/file.h"
 #include "ddaebm/io/histogram.h"
 #include "ddaebm/io/image.h"
@@ -39,33 +42,54 @@ Json to_json(const Separation& s) {
           {"fpr95", to_json(s.false_positive_rate)}};
 }
 
-// A set's name; of a file or folder the last part of its path.
-std::string shown_name(const std::string& data) {
-  const std::filesystem::path path(data);
-  return (path.has_filename() ? path : path.parent_path()).filename().string();
+// Names of sets; of files and folders the last parts of their paths, where those tell them apart.
+std::vector<std::string> shown_names(const std::vector<std::string>& sets) {
+  std::vector<std::string> names;
+  for (const auto& set : sets) {
+    const std::filesystem::path path(set);
+    names.push_back((path.has_filename() ? path : path.parent_path()).filename().string());
+  }
+  return std::set(names.begin(), names.end()).size() == names.size() ? names : sets;
 }
 
-void show(const OodRow& row, const char* scores, const Separation& s) {
+// Whether they begin alike, as two readings of one file do.
+bool same_data(const torch::Tensor& a, const torch::Tensor& b) {
+  const int64_t n = std::min(a.size(0), b.size(0));
+  return torch::equal(a.slice(0, 0, n), b.slice(0, 0, n));
+}
+
+void show(const std::string& name, int64_t count, const char* scores, const Separation& s) {
   const auto text = [](const Interval& number) {
     return fmt::format("{:.4f} [{:.4f}, {:.4f}]", number.value, number.low, number.high);
   };
-  fmt::print("{:<24} {:<7} {:>7}  {:<25} {:<25} {:<25}\n", shown_name(row.name), scores, row.count,
-             text(s.auroc), text(s.average_precision), text(s.false_positive_rate));
+  fmt::print("{:<24} {:<7} {:>7}  {:<25} {:<25} {:<25}\n", name, scores, count, text(s.auroc),
+             text(s.average_precision), text(s.false_positive_rate));
 }
 
 void run(const Options& o) {
   const RunFolder folder{o.run};
   Model model = Model::load(folder.path, parse_device(o.device));
+  const int64_t iteration = folder.checkpoints().back();  // before a run that goes on writes more
   const DataConfig trained = read_settings(o.run, {}).data;
   uint64_t draw = o.bootstrap.seed;
   std::optional<UsualProfiles> usual;
-  // Other draws than those of --in, should both be one distribution.
-  if (!o.reference.empty()) usual = learn_usual(o.reference, model, trained, ~o.bootstrap.seed);
+  torch::Tensor known;
+  if (!o.reference.empty()) {
+    // Other draws than those of --in, should both be one distribution.
+    known = read_reference(o.reference, model, trained, ~o.bootstrap.seed);
+    usual = UsualProfiles(energy_profiles(model, known));
+  }
   const auto read = [&](const std::string& data) {
     InputOptions input{o.split, o.n};
     if (o.n > 0) input.draws = o.n;
     input.seed = draw++;
     const auto rows = read_inputs(data, model, trained, input);
+    if (known.defined() && data == o.inside && same_data(known, rows)) {
+      fail(
+          "--reference {}: the data of --in, to which what is learnt from them fits too well; give "
+          "others, such as those that were trained on",
+          o.reference);
+    }
     model.progress = late_progress(data);
     return score_set(model, data, rows, input.seed, usual ? &*usual : nullptr);
   };
@@ -73,7 +97,9 @@ void run(const Options& o) {
   std::vector<ScoredSet> outside;
   for (const auto& data : o.outside) outside.push_back(read(data));
   const auto rows = tell_apart(inside, outside, o.bootstrap);
-  const int64_t iteration = folder.checkpoints().back();
+  std::vector<std::string> names = {o.inside};
+  names.insert(names.end(), o.outside.begin(), o.outside.end());
+  names = shown_names(names);
 
   Json json = {{"iteration", iteration},
                {"in", o.inside},
@@ -83,7 +109,7 @@ void run(const Options& o) {
                {"seed", o.bootstrap.seed},
                {"out", Json::array()}};
   if (usual) json["reference"] = o.reference;
-  std::vector<NumberSet> shown = {{shown_name(o.inside), inside.clean}};
+  std::vector<NumberSet> shown = {{names[0], inside.clean}};
   for (size_t i = 0; i < rows.size(); ++i) {
     Json entry = {{"data", rows[i].name}, {"count", rows[i].count}};
     entry["clean"] = to_json(rows[i].clean);
@@ -91,7 +117,7 @@ void run(const Options& o) {
     entry["typical"] = to_json(rows[i].typical);
     if (rows[i].profile) entry["profile"] = to_json(*rows[i].profile);
     json["out"].push_back(entry);
-    shown.push_back({shown_name(rows[i].name), outside[i].clean});
+    shown.push_back({names[i + 1], outside[i].clean});
   }
   if (o.false_alarm >= 0) {
     Threshold threshold{false_alarm_threshold(inside.clean, o.false_alarm), o.false_alarm,
@@ -110,11 +136,13 @@ void run(const Options& o) {
 
   fmt::print("in: {}, {} data\n{:<24} {:<7} {:>7}  {:<25} {:<25} {:<25}\n", o.inside,
              inside.clean.size(), "out", "scores", "data", "AUROC", "AUPR", "FPR at 95 % TPR");
-  for (const auto& row : rows) {
-    show(row, "clean", row.clean);
-    if (row.noised) show(row, "noised", *row.noised);
-    show(row, "typical", row.typical);
-    if (row.profile) show(row, "profile", *row.profile);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const OodRow& row = rows[i];
+    const auto& name = names[i + 1];
+    show(name, row.count, "clean", row.clean);
+    if (row.noised) show(name, row.count, "noised", *row.noised);
+    show(name, row.count, "typical", row.typical);
+    if (row.profile) show(name, row.count, "profile", *row.profile);
   }
   if (o.false_alarm >= 0) {
     const char* kind = usual ? "profile_threshold" : "threshold";

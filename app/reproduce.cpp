@@ -252,7 +252,8 @@ std::string tell_apart_table(const Comparison& comparison, const Options& o) {
     const fs::path run = row.runs.front();
     const DataConfig trained = read_settings(run.string(), {}).data;
     Model model = Model::load(run, parse_device(o.device));
-    const auto usual = learn_usual(trained.name, model, trained, 1);
+    const UsualProfiles usual(
+        energy_profiles(model, read_reference(trained.name, model, trained, 1)));
     const auto scored = [&](const std::string& name) {
       return score_set(model, name, read_inputs(name, model, trained, {}), 0, &usual);
     };

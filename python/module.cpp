@@ -1,5 +1,7 @@
 // The Python module: a trained run as an object that takes and gives NumPy arrays.
 
+#include <memory>
+#include <mutex>
 #include <optional>
 
 #include <pybind11/numpy.h>
@@ -40,7 +42,7 @@ class Run {
     const auto rows = view_of(x);
     torch::Tensor scores;
     {
-      const py::gil_scoped_release others_may_run;
+      const Alone alone(mutex_);
       scores = model_.log_density(rows);
     }
     return to_numpy<double>(scores);
@@ -53,7 +55,7 @@ class Run {
     const auto rows = view_of(x);
     ddaebm::Answers found;
     {
-      const py::gil_scoped_release others_may_run;
+      const Alone alone(mutex_);
       found = ddaebm::answer(model_, rows, *threshold_);
     }
     py::array_t<bool> in(static_cast<py::ssize_t>(found.in.size()));
@@ -65,13 +67,20 @@ class Run {
     if (n < 1) ddaebm::fail("sample({}): expected one at least", n);
     torch::Tensor samples;
     {
-      const py::gil_scoped_release others_may_run;
+      const Alone alone(mutex_);
       samples = model_.sample(n, seed);
     }
     return to_numpy<float>(samples);
   }
 
  private:
+  // Other threads of Python may run meanwhile, but not with this model.
+  struct Alone {
+    explicit Alone(std::mutex& mutex) : lock(mutex) {}
+    py::gil_scoped_release others_may_run;
+    std::lock_guard<std::mutex> lock;
+  };
+
   // The model only reads it.
   static torch::Tensor view_of(const Doubles& x) {
     const std::vector<int64_t> shape(x.shape(), x.shape() + x.ndim());
@@ -80,6 +89,7 @@ class Run {
 
   ddaebm::Model model_;
   std::optional<ddaebm::Threshold> threshold_;
+  std::mutex mutex_;
 };
 
 }  // namespace
@@ -91,8 +101,8 @@ PYBIND11_MODULE(_ddaebm, m) {
   py::class_<Run>(m, "Run", "A trained run: the averaged weights of its newest checkpoint.")
       .def_property_readonly("event", &Run::event, "Shape of one datum, such as [2].")
       .def_property_readonly("threshold", &Run::threshold,
-                             "Scores below it are out, where `ddaebm ood --false-alarm` has kept "
-                             "one; else None.")
+                             "Of scores, where `ddaebm ood --false-alarm` has kept one; else None. "
+                             "is_in answers, by this or by the profile.")
       .def("score", &Run::score, py::arg("x"),
            "Log-density of x [N, ...] in the data's own units (images in -1 to 1): float64 [N]; up "
            "to "
@@ -104,6 +114,9 @@ PYBIND11_MODULE(_ddaebm, m) {
       .def("sample", &Run::sample, py::arg("n"), py::arg("seed") = 0,
            "n samples, float32 [n, ...]; the same seed draws the same.");
   m.def(
-      "load", [](const std::string& run, const std::string& device) { return Run(run, device); },
+      "load",
+      [](const std::string& run, const std::string& device) {
+        return std::make_unique<Run>(run, device);
+      },
       py::arg("run"), py::arg("device") = "cpu", "Opens a run folder.");
 }

@@ -311,8 +311,8 @@ TEST_P(GroupNormKernels, AgreeWithTheCpus) {
   if (c.add) expect_close(of_channels[2], over_pixels(second.x), allowed, "second added", pixels);
 }
 
-// The tall ones are shared by clusters of two and four blocks; of the last a block has all
-// channels.
+// The tall ones are shared by clusters of two and four blocks; of the last a block has as many
+// channels as it can.
 INSTANTIATE_TEST_SUITE_P(Shapes, GroupNormKernels,
                          testing::Values(NormCase{torch::kDouble, 3, 2, 5, 4, false, true},
                                          NormCase{torch::kDouble, 8, 2, 64, 33, true, true},
@@ -322,7 +322,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, GroupNormKernels,
                                          NormCase{torch::kBFloat16, 4, 8, 16, 9, true, true},
                                          NormCase{torch::kBFloat16, 9, 2, 16, 9, true, true},
                                          NormCase{torch::kBFloat16, 6, 4, 5, 4, false, true},
-                                         NormCase{torch::kBFloat16, 4, 32, 4, 4, true, true}));
+                                         NormCase{torch::kBFloat16, 8, 32, 4, 4, true, true}));
 
 // Dropped at the rate, the others scaled, the same elements forward and backward.
 TEST(GroupNormKernel, DropoutIsTheSameBothWays) {
@@ -524,7 +524,30 @@ TEST(FirKernel, AgreesWithItsTwins) {
     expect_close(fir(12, 16, 2, 1, 2, 4.0), reference::upsample(x, Filter::fir), 1e-14, "up");
     expect_close(fir(3, 4, 1, 2, 1, 1.0), reference::downsample(x, Filter::fir), 1e-14, "down");
     expect_close(fir(7, 9, 1, 1, 2, 1.0), reference::smooth(x), 1e-14, "smooth");
+    // The ways back from images of odd size, and from smooth ones.
+    const auto taps = torch::tensor({0.125, 0.375, 0.375, 0.125}, torch::kDouble);
+    const auto kernel = at::outer(taps, taps).expand({channels, 1, 4, 4});
+    expect_close(fir(13, 17, 2, 1, 2, 1.0), at::conv_transpose2d(x, kernel, {}, 2, 1, 1, channels),
+                 1e-14, "up to an odd size");
+    expect_close(fir(5, 7, 1, 1, 1, 1.0), at::conv2d(x, kernel, {}, 1, 1, 1, channels), 1e-14,
+                 "smooth, back");
   }
+}
+
+TEST(FirKernel, TakesEightChannelsOfHalfPrecisionAtOnce) {
+  torch::manual_seed(7);
+  const auto x = channels_last(torch::randn({2, 16, 6, 8})).to(torch::kBFloat16);
+  const auto fir = [&](int64_t height, int64_t width, int up, int down, int pad, double gain) {
+    auto y = torch::empty({2, 16, height, width}, torch::kBFloat16)
+                 .contiguous(at::MemoryFormat::ChannelsLast);
+    cuda::fir({cuda::Type::bfloat16, 2, 16, 6, 8, height, width, up, down, pad, gain}, x.data_ptr(),
+              y.data_ptr(), nullptr);
+    return y;
+  };
+  const auto exact = x.to(torch::kFloat);
+  expect_close(fir(12, 16, 2, 1, 2, 4.0), reference::upsample(exact, Filter::fir), 0.02, "up");
+  expect_close(fir(3, 4, 1, 2, 1, 1.0), reference::downsample(exact, Filter::fir), 0.02, "down");
+  expect_close(fir(7, 9, 1, 1, 2, 1.0), reference::smooth(exact), 0.02, "smooth");
 }
 
 TEST(AdamKernel, AgreesWithItsTwin) {

@@ -163,6 +163,18 @@ TEST(ImageOperators, ImagesFilledUpWithOnesGiveTheSame) {
   const std::vector<Tensor> without = {images, conv->weight};
   expect_same(all(conv->without_bias(pass, images), without),
               all(conv->without_bias(pass, filled), without));
+
+  for (const int64_t channels : {1, 3, 8, 12}) {
+    Conv any(channels, 2, 3, ops::ConvShape{.stride = 1, .padding = 1});
+    expect_derivatives(
+        [&](const std::vector<Tensor>& in) {
+          Pass own;
+          own.weights = {in[1]};
+          any->bias = in[2];
+          return any->within(own, filled_up(in[0])).square();
+        },
+        {{2, channels, 4, 3}, {2, channels, 3, 3}, {2}});
+  }
 }
 
 TEST(ImageOperators, AttentionsDerivatives) {

@@ -401,7 +401,11 @@ TEST_F(Ood, WithAReferenceScoreAnswersByTheProfile) {
   EXPECT_EQ(out, 20U);
 
   write_file(path("usual/usual.safetensors"), "no");
-  expect_refused(score, {"usual.safetensors"});
+  expect_refused(score, {"usual.safetensors", "--reference"});
+  // Neither does what is usual come from the data that it is to be tried on.
+  expect_refused({"ood", path("usual"), "--in", path("far.csv"), "--out", "moons", "--reference",
+                  path("far.csv")},
+                 {"--reference", "--in"});
   // Without a reference the log-density answers again.
   ASSERT_EQ(learn({}).code, 0);
   ASSERT_EQ(run_app(score).code, 0);

@@ -180,24 +180,29 @@ std::vector<ImageCheck> image_checks() {
       struct Shape {
         int64_t width, groups;  // channels a group
         int64_t rows, columns;
+        int64_t images = 3;
       };
-      // The last is large enough for a GPU to put several blocks to one group.
-      for (const auto& [width, groups, rows, columns] :
-           {Shape{3, 2, 5, 4}, {6, 2, 5, 4}, {8, 2, 5, 4}, {12, 8, 5, 4}, {4, 8, 35, 33}}) {
+      // The last two make a GPU put several blocks to one group, and many groups to one block.
+      for (const auto& [width, groups, rows, columns, images] : {Shape{3, 2, 5, 4},
+                                                                 {6, 2, 5, 4},
+                                                                 {8, 2, 5, 4},
+                                                                 {12, 8, 5, 4},
+                                                                 {4, 8, 35, 33},
+                                                                 {4, 32, 4, 4, 300}}) {
         const int64_t channels = width * groups;
         const GroupNormConfig config{.groups = groups, .silu = silu};
         const auto values =
-            adaptive ? std::vector<int64_t>{3, channels} : std::vector<int64_t>{channels};
+            adaptive ? std::vector<int64_t>{images, channels} : std::vector<int64_t>{channels};
         checks.push_back(
             {fmt::format("group_norm{}{}, {} channels a group", silu ? " silu" : "",
                          adaptive ? " adaptive" : "", width),
-             {{3, channels, rows, columns}, values, values},
+             {{images, channels, rows, columns}, values, values},
              [=](const Inputs& in) { return group_norm(in[0], in[1], in[2], config); },
              [=](const Inputs& in) { return reference::group_norm(in[0], in[1], in[2], config); }});
         checks.push_back(
             {fmt::format("group_norm{}{} and its input, {} channels a group", silu ? " silu" : "",
                          adaptive ? " adaptive" : "", width),
-             {{3, channels, rows, columns}, values, values},
+             {{images, channels, rows, columns}, values, values},
              [=](const Inputs& in) {
                const auto [norm, input] = group_norm_and_input(in[0], in[1], in[2], config);
                return norm + input.square();
@@ -207,7 +212,7 @@ std::vector<ImageCheck> image_checks() {
              }});
         checks.push_back({fmt::format("group_norm{}{} of a sum, {} channels a group",
                                       silu ? " silu" : "", adaptive ? " adaptive" : "", width),
-                          {{3, channels, rows, columns}, values, values, {3, channels}},
+                          {{images, channels, rows, columns}, values, values, {images, channels}},
                           [=](const Inputs& in) {
                             return group_norm(in[0], in[3], in[1], in[2], config, Dropout());
                           },

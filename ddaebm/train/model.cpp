@@ -92,6 +92,7 @@ Model Model::load(const std::filesystem::path& run, torch::Device device) {
   checkpoint->copy_to(settings.method, weights, units);
   Model model(*method, units, options);
   model.owned_ = std::move(method);
+  model.owned_->module().eval();
   model.missing_ = checkpoint->facts().missing;
   return model;
 }
@@ -240,8 +241,10 @@ ops::ValueAndGradient Model::log_density_and_gradient(const torch::Tensor& x, in
   const torch::TensorOptions doubles(torch::kDouble);
   const double gain = units_.log_density_gain().item<double>();
   ops::ValueAndGradient out{torch::empty({x.size(0)}, doubles), torch::empty(x.sizes(), doubles)};
-  for (int64_t from = 0; from < x.size(0); from += chunk_) {
-    const int64_t to = std::min(from + chunk_, x.size(0));
+  // What a pass leaves for the way back takes far more memory than the pass itself.
+  const int64_t chunk = std::max<int64_t>(1, chunk_ / 8);
+  for (int64_t from = 0; from < x.size(0); from += chunk) {
+    const int64_t to = std::min(from + chunk, x.size(0));
     const auto part = to_model(x.slice(0, from, to)).detach().requires_grad_();
     const torch::AutoGradMode with_gradients(true);
     const auto value = method_->log_density_at(part, t);

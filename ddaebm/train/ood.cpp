@@ -8,6 +8,7 @@
 #include "ddaebm/error.h"
 #include "ddaebm/io/file.h"
 #include "ddaebm/io/histogram.h"
+#include "ddaebm/io/sha256.h"
 #include "ddaebm/train/checkpoint.h"
 
 namespace ddaebm {
@@ -20,6 +21,8 @@ std::filesystem::path threshold_file(const std::filesystem::path& run) {
 std::filesystem::path usual_file(const std::filesystem::path& run) {
   return run / "usual.safetensors";
 }
+
+std::string digest(const std::filesystem::path& file) { return hex(sha256(read_file(file))); }
 
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -72,7 +75,9 @@ std::vector<OodRow> tell_apart(const ScoredSet& inside, const std::vector<Scored
 Answers answer(Model& model, const torch::Tensor& data, const Threshold& threshold) {
   Answers found{numbers_of(model.log_density(data)), {}, {}};
   const auto& profile = threshold.profile;
-  if (profile) found.profile = profile->usual.scores(energy_profiles(model, data));
+  if (profile && !found.log_density.empty()) {
+    found.profile = profile->usual.scores(energy_profiles(model, data));
+  }
   for (const double score : profile ? found.profile : found.log_density) {
     found.in.push_back(score >= (profile ? profile->score : threshold.score));
   }
@@ -85,8 +90,9 @@ void write_threshold(const std::filesystem::path& run, const Threshold& threshol
                                  {"iteration", threshold.iteration},
                                  {"in", threshold.inside}};
   if (threshold.profile) {
-    json["profile"] = threshold.profile->score;
     threshold.profile->usual.save(usual_file(run));
+    json["profile"] = threshold.profile->score;
+    json["usual"] = digest(usual_file(run));
   }
   write_file(threshold_file(run), json.dump(2) + "\n");
 }
@@ -99,7 +105,14 @@ std::optional<Threshold> read_threshold(const std::filesystem::path& run) {
     const auto json = nlohmann::json::parse(read_file(file));
     found = {json.at("score"), json.at("false_alarm"), json.at("iteration"), json.at("in")};
     if (json.contains("profile")) {
-      found.profile = {json.at("profile"), UsualProfiles::load(usual_file(run))};
+      const auto usual = usual_file(run);
+      if (digest(usual) != json.at("usual")) {
+        fail(
+            "{}: not the one that belongs to threshold.json; write both anew with `ddaebm ood "
+            "--reference --false-alarm`",
+            usual.string());
+      }
+      found.profile = {json.at("profile"), UsualProfiles::load(usual)};
     }
   } catch (const nlohmann::json::exception&) {
     fail("{}: not a threshold; write it anew with `ddaebm ood --false-alarm`, or remove it",

@@ -39,7 +39,8 @@ struct OodRow {
 std::vector<OodRow> tell_apart(const ScoredSet& inside, const std::vector<ScoredSet>& outside,
                                const Bootstrap& bootstrap);
 
-// What a run answers with: scores below `score` are `out`. Kept as threshold.json in its folder.
+// What a run answers with: log-densities below `score` are `out`, unless there is a `profile`. Kept
+// as threshold.json in its folder.
 struct Threshold {
   double score = 0.0;
   double false_alarm = 0.0;  // the share of data inside that it calls `out`, at most

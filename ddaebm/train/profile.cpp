@@ -78,7 +78,10 @@ UsualProfiles::UsualProfiles(const torch::Tensor& profiles) {
 
 std::vector<double> UsualProfiles::scores(const torch::Tensor& profiles) const {
   if (profiles.size(1) != mean_.size(0)) {
-    fail("profiles of {} numbers, those learnt have {}", profiles.size(1), mean_.size(0));
+    fail(
+        "profiles of {} numbers, those learnt have {}; learn them anew with `ddaebm ood "
+        "--reference`",
+        profiles.size(1), mean_.size(0));
   }
   return numbers_of(-0.5 * (profiles - mean_).mm(whiten_).square().sum(1));
 }
