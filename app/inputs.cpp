@@ -3,7 +3,6 @@
 #include "ddaebm/data/images.h"
 #include "ddaebm/data/logit_source.h"
 #include "ddaebm/error.h"
-#include "ddaebm/train/progress.h"
 
 namespace ddaebm::app {
 namespace {
@@ -49,10 +48,9 @@ torch::Tensor read_inputs(const std::string& data, const Model& model, const Dat
   return rows;
 }
 
-torch::Tensor read_reference(const std::string& data, Model& model, const DataConfig& trained,
+torch::Tensor read_reference(const std::string& data, const Model& model, const DataConfig& trained,
                              uint64_t seed) {
   constexpr int64_t kMost = 10000;
-  model.progress = late_progress(data);
   return read_inputs(data, model, trained, {"train", kMost, kMost, seed});
 }
 

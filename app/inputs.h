@@ -5,7 +5,6 @@
 
 #include "ddaebm/data/source.h"
 #include "ddaebm/train/model.h"
-#include "ddaebm/train/profile.h"
 
 namespace ddaebm::app {
 
@@ -24,7 +23,7 @@ torch::Tensor read_inputs(const std::string& data, const Model& model, const Dat
 
 // The first 10,000 at most of data that are like the model's own, to learn from what is usual: of
 // an image set that has both, its train split.
-torch::Tensor read_reference(const std::string& data, Model& model, const DataConfig& trained,
+torch::Tensor read_reference(const std::string& data, const Model& model, const DataConfig& trained,
                              uint64_t seed);
 
 }  // namespace ddaebm::app

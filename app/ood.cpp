@@ -77,6 +77,7 @@ void run(const Options& o) {
   if (!o.reference.empty()) {
     // Other draws than those of --in, should both be one distribution.
     known = read_reference(o.reference, model, trained, ~o.bootstrap.seed);
+    model.progress = late_progress(o.reference);
     usual = UsualProfiles(energy_profiles(model, known));
   }
   const auto read = [&](const std::string& data) {

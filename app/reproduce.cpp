@@ -19,6 +19,7 @@
 #include "ddaebm/train/compare.h"
 #include "ddaebm/train/energies.h"
 #include "ddaebm/train/ood.h"
+#include "ddaebm/train/progress.h"
 
 namespace ddaebm::app {
 namespace {
@@ -252,8 +253,9 @@ std::string tell_apart_table(const Comparison& comparison, const Options& o) {
     const fs::path run = row.runs.front();
     const DataConfig trained = read_settings(run.string(), {}).data;
     Model model = Model::load(run, parse_device(o.device));
-    const UsualProfiles usual(
-        energy_profiles(model, read_reference(trained.name, model, trained, 1)));
+    const auto known = read_reference(trained.name, model, trained, 1);
+    model.progress = late_progress(trained.name);
+    const UsualProfiles usual(energy_profiles(model, known));
     const auto scored = [&](const std::string& name) {
       return score_set(model, name, read_inputs(name, model, trained, {}), 0, &usual);
     };
