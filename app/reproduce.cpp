@@ -370,7 +370,10 @@ void run(const Options& o) {
                         beside_the_paper(panel, result), panel.folder, figure);
     if (found->use == Use::tell_apart) page += tell_apart_table(result, o);
     if (found->use == Use::energies) page += energy_histograms(result, o, folder, found->name);
-    if (found->use == Use::curves) page += fid_curves(result, folder, found->name);
+    if (found->use == Use::curves) {
+      page += fid_curves(result, folder, found->name);
+      if (!o.outside.empty()) page += tell_apart_table(result, o);
+    }
   }
   const fs::path file = folder / fmt::format("{}.md", found->name);
   write_file(file, page);

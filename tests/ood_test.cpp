@@ -481,8 +481,8 @@ evaluation_samples = 1000
   const auto first = model.log_density_and_gradient(images, 0);
   const int64_t times = model.times();
   const auto features = model.features(images);
-  ASSERT_EQ(features.sizes(), (std::vector<int64_t>{5, 4})) << "of the first level's channels";
-  ASSERT_EQ(profiles.sizes(), (std::vector<int64_t>{5, times + 4 + 4}));
+  ASSERT_EQ(features.sizes(), (std::vector<int64_t>{5, 2 * 4})) << "of the first level's channels";
+  ASSERT_EQ(profiles.sizes(), (std::vector<int64_t>{5, times + 4 + 2 * 4}));
   EXPECT_TRUE(profiles.slice(1, times + 4).equal(features));
   for (int64_t t = 0; t < times; ++t) {
     EXPECT_TRUE(torch::allclose(profiles.select(1, t), model.log_density_at(images, t), 1e-5));

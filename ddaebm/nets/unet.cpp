@@ -203,7 +203,11 @@ torch::Tensor UNetImpl::features(const torch::Tensor& x, const torch::Tensor& t,
   auto h = in_->within(pass, entered(x));
   Level& level = down_.front();
   for (size_t b = 0; b < level.blocks.size(); ++b) h = after_block(level, b, h, pass);
-  return h.to(torch::promote_types(h.scalar_type(), torch::kFloat)).mean(at::IntArrayRef({2, 3}));
+  const auto [variance, mean] =
+      at::var_mean(h.to(torch::promote_types(h.scalar_type(), torch::kFloat)),
+                   at::IntArrayRef({2, 3}), /*unbiased=*/false, /*keepdim=*/false);
+  constexpr double kFlat = 1e-12;  // a variance that no image with anything on it has
+  return at::cat({mean, 0.5 * variance.clamp_min(kFlat).log()}, 1);
 }
 
 torch::Tensor UNetImpl::forward(const torch::Tensor& x, const torch::Tensor& t,

@@ -22,7 +22,8 @@ struct UNetImpl : torch::nn::Module {
            int64_t latent_width, const ImageNetConfig& config);
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& t,
                         const torch::Tensor& latent = {});
-  // Means over all pixels of what the blocks of the first level make of x, [N, channels].
+  // Of what the blocks of the first level make of x: each channel's mean over all pixels, then the
+  // logarithm of its standard deviation, [N, 2 channels].
   torch::Tensor features(const torch::Tensor& x, const torch::Tensor& t,
                          const torch::Tensor& latent = {});
 

@@ -13,6 +13,7 @@
 #include "ddaebm/io/markup.h"
 #include "ddaebm/io/metrics_lines.h"
 #include "ddaebm/train/checkpoint.h"
+#include "ddaebm/train/image_evaluation.h"
 
 namespace ddaebm {
 namespace {
@@ -104,7 +105,10 @@ void set_pace(RunSettings& settings) {
   if (settings.data.logit) {
     config.evaluate_every = part(20);
   } else if (is_image_data(settings.data.name)) {
-    config.evaluate_every = part(10);
+    // Of a short budget no more often than their settings say: FID takes its time.
+    if (config.evaluate_every > 0) {
+      config.evaluate_every = std::max(config.evaluate_every, part(10));
+    }
   } else {
     config.evaluate_every = 0;
   }
@@ -227,9 +231,23 @@ void write_json(const fs::path& path, const Comparison& comparison) {
   write_file(path, json.dump(2) + "\n");
 }
 
+// Gives a run that begins what an earlier one has worked out of the training images; it takes them
+// only if its data are the same.
+void lend_statistics(const Comparison& so_far, const fs::path& run) {
+  for (const auto& row : so_far.rows) {
+    for (const auto& from : row.runs) {
+      for (const auto& file : fs::directory_iterator(from)) {
+        if (!file.path().filename().string().ends_with(kReferenceStatistics)) continue;
+        fs::create_directories(run);
+        fs::copy_file(file.path(), run / file.path().filename(), fs::copy_options::skip_existing);
+      }
+    }
+  }
+}
+
 // Trains one contestant's seeds. What ends one of them ends up in the row; settings that differ
 // from those that were begun with are an Error.
-ComparedRow contest(Contestant& contestant, const CompareOptions& options,
+ComparedRow contest(Contestant& contestant, const CompareOptions& options, const Comparison& so_far,
                     const std::atomic<int>& stop) {
   RunSettings& settings = contestant.settings;
   const fs::path folder = options.folder / file_name(contestant.label);
@@ -273,6 +291,7 @@ ComparedRow contest(Contestant& contestant, const CompareOptions& options,
       of_seed.seed += k;
       const TrainOptions training{seed_folder(folder, of_seed.seed), options.device,
                                   /*resume=*/true, /*quiet=*/false};
+      lend_statistics(so_far, training.folder);
       attempt([&] { train(of_seed, training, stop); });
     }
   }
@@ -349,7 +368,7 @@ Comparison compare(std::vector<Contestant> contestants, const CompareOptions& op
   Comparison comparison;
   for (auto& contestant : contestants) {
     if (stop != 0) return comparison;
-    comparison.rows.push_back(contest(contestant, options, stop));
+    comparison.rows.push_back(contest(contestant, options, comparison, stop));
     for (const auto& failure : comparison.rows.back().failures) {
       fmt::print(stderr, "{}: {}\n", contestant.label, failure);
     }

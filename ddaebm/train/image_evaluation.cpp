@@ -43,7 +43,7 @@ FeatureStatistics reference(const Inception& network, DataSource& source, const 
   const std::string what =
       fmt::format("{} size {} crop {} limit {}, first {}", data.name, data.size,
                   fmt::join(data.crop, ","), data.limit, kReference);
-  const auto file = cache / (fid_name(network.width()) + "_reference.npz");
+  const auto file = cache / (fid_name(network.width()) + kReferenceStatistics);
   if (!cache.empty() && std::filesystem::exists(file)) {
     auto kept = read_statistics(file);
     if (kept.settings == network.settings() && kept.source == what) return kept;
