@@ -159,9 +159,13 @@ TEST(Calibration, TheScaleIsPulledBack) {
   EXPECT_GT(game.gradient(game.energy->variances)[0].item<double>(), 0.01);
 }
 
-TEST(Calibration, AShortTrainingGivesANormalisedDensity) {
+class CalibrationOfHeads : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(, CalibrationOfHeads, testing::Bool());
+
+TEST_P(CalibrationOfHeads, AShortTrainingGivesANormalisedDensity) {
   MlpConfig net;
   net.layers = LayerKind::waves;
+  net.heads = GetParam();
   net.waves = 2;
   net.trunk = {48, 48};
   Random random(torch::kCPU, 4);
@@ -198,6 +202,32 @@ TEST(Calibration, AShortTrainingGivesANormalisedDensity) {
   const auto p = (method.log_density(grid) + log_cell).exp();
   const double right = (p * (grid.sum(1) > 0).to(torch::kDouble)).sum().item<double>();
   EXPECT_NEAR(right / p.sum().item<double>(), 1.0 / 3, 0.1);
+}
+
+TEST_P(CalibrationOfHeads, SeveralTimesAreEachByItself) {
+  MlpConfig net;
+  net.layers = LayerKind::waves;
+  net.trunk = {9, 7};
+  net.heads = GetParam();
+  const auto energy = make_vector_networks(2, kSteps, net, 2 * kSteps).energy;
+  energy->to(torch::kDouble);
+  Random random(torch::kCPU, 3);
+  const auto x = random.normal({5, 2}, kDouble);
+  const auto times = random.integers(2 * kSteps, {3, 5});
+  const auto together = energy->at_times(x, times);
+  ASSERT_EQ(together.sizes(), times.sizes());
+  for (int64_t k = 0; k < 3; ++k) {
+    EXPECT_LT((together[k] - energy->forward(x, times[k])).abs().max().item<double>(), 1e-12);
+  }
+  const auto first = energy->forward(x, torch::zeros({5}, torch::kLong));
+  EXPECT_GT((first - energy->forward(x, torch::ones({5}, torch::kLong))).abs().min().item<double>(),
+            1e-6)
+      << "times differ";
+}
+
+TEST(Calibration, HeadsNeedWaves) {
+  RunSettings settings(ConfigFile::parse("[net]\nheads = true\n", "my.toml"));
+  EXPECT_THROW(settings.method_settings->build({2}, kDouble), Error);
 }
 
 TEST(Calibration, ImagesAreRefused) {

@@ -14,6 +14,7 @@
 #include "ddaebm/ops/image_kernels.h"
 #include "ddaebm/ops/resample.h"
 #include "ddaebm/ops/row_sums.h"
+#include "ddaebm/ops/waves.h"
 
 namespace ddaebm::ops {
 namespace {
@@ -118,6 +119,44 @@ TEST_P(DenseKernels, BiasAndPrelu) {
   const auto more = kernels::bias_prelu(again.plain, table, rows, slope, after, after_rows);
   expect_close(y, more.y, kAllowed, "with rows added");
   expect_close(again.at, more.h, kAllowed, "h before them");
+}
+
+TEST_P(DenseKernels, BiasAndSilu) {
+  for (const bool timed : {false, true}) {
+    Given h = given();
+    h.dense.table_rows = 1;  // the bias is one for all rows
+    h.dense.table_row_of = nullptr;
+    const auto bias = table[0];
+    const auto before = timed ? randn({3, kColumns}) : Tensor();
+    const auto of_row = torch::randint(3, {kRows}, torch::kLong);
+    cuda::AddedRows added;
+    if (timed) added = {before.data_ptr(), of_row.data_ptr<int64_t>()};
+    auto y = torch::empty_like(h.at);
+    cuda::bias_silu(h.dense, h.at.data_ptr(), added, y.data_ptr(), nullptr);
+    const auto plain = kernels::bias_silu(h.plain, bias, before, of_row);
+    expect_close(y, plain.y, kAllowed, "y");
+    expect_close(h.at, plain.h, kAllowed, "h");
+  }
+  const auto h = matrix();
+  auto gh = torch::empty_like(h);
+  const Given g = given();
+  cuda::silu_backward(g.dense, g.at.data_ptr(), h.data_ptr(), gh.data_ptr(), nullptr);
+  expect_close(gh, kernels::silu_backward(g.plain, h), kAllowed, "gh");
+}
+
+TEST(WaveKernels, AreTheFormulaAndItsGradient) {
+  torch::manual_seed(8);
+  const auto x = torch::randn({61, 5}, torch::kDouble).requires_grad_();
+  const auto frequencies = torch::tensor({1.0, 2.0, 4.0}, torch::kDouble);
+  const auto plain = reference::waves(x, frequencies);
+  const cuda::Waves of = {cuda::Type::float64, 61, 5, 3, frequencies.data_ptr()};
+  auto y = torch::empty_like(plain);
+  cuda::waves(of, x.data_ptr(), y.data_ptr(), nullptr);
+  expect_close(y, plain, 1e-14, "y");
+  const auto gy = torch::randn({61, 35}, torch::kDouble);
+  auto gx = torch::empty({61, 5}, torch::kDouble);
+  cuda::waves_backward(of, gy.data_ptr(), y.data_ptr(), gx.data_ptr(), nullptr);
+  expect_close(gx, torch::autograd::grad({plain}, {x}, {gy})[0], 1e-13, "gx");
 }
 
 TEST_P(DenseKernels, BiasAndPreluBackward) {

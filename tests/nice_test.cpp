@@ -53,17 +53,20 @@ TEST(Nice, DensitySumsToOne) {
   }
 }
 
-// Layers of two widths, with and without what a time adds.
-std::vector<ops::TimedDense> chain(bool timed) {
+// Layers of two widths, with PReLUs or SiLUs, with and without what a time adds.
+std::vector<ops::TimedDense> chain(bool timed, bool silu = false) {
   const auto leaf = [](at::IntArrayRef shape) {
     return torch::randn(shape, kDoubles).requires_grad_();
   };
   std::vector<ops::TimedDense> layers;
   int64_t in = 5;
   for (const int64_t out : {7, 6, 3}) {
-    ops::TimedDense layer{leaf({out, in}), leaf({out}), {}, {}};
-    if (out != 3) layer.slope = leaf({1});
-    if (out != 3 && timed) layer.after = leaf({4, out});
+    ops::TimedDense layer;
+    layer.weight = leaf({out, in});
+    layer.bias = leaf({out});
+    layer.silu = silu && out != 3;
+    if (out != 3 && !silu) layer.slope = leaf({1});
+    if (out != 3 && timed) (silu ? layer.before : layer.after) = leaf({4, out});
     layers.push_back(layer);
     in = out;
   }
@@ -72,14 +75,15 @@ std::vector<ops::TimedDense> chain(bool timed) {
 
 TEST(TimedChain, ValuesAndBothDerivativesAreThePlainOperators) {
   torch::manual_seed(5);
-  for (const bool timed : {true, false}) {
-    const auto layers = chain(timed);
+  for (const auto& [timed, silu] : std::vector<std::pair<bool, bool>>{
+           {true, false}, {false, false}, {true, true}, {false, true}}) {
+    const auto layers = chain(timed, silu);
     const auto x = torch::randn({9, 5}, kDoubles).requires_grad_();
     const auto t = timed ? torch::arange(9).remainder(4) : torch::Tensor();
     const auto weight = torch::randn({9, 3}, kDoubles);
     std::vector<torch::Tensor> inputs = {x};
     for (const auto& l : layers) {
-      for (const auto& tensor : {l.weight, l.bias, l.slope, l.after}) {
+      for (const auto& tensor : {l.weight, l.bias, l.slope, l.after, l.before}) {
         if (tensor.defined()) inputs.push_back(tensor);
       }
     }
@@ -120,7 +124,7 @@ TEST(TimedChain, GradientsOfTheInputAloneOrOfTheParametersAlone) {
   EXPECT_LT(apart(x, layers[0].weight), 1e-12);
   const auto input = x.clone().requires_grad_();
   for (const auto& l : layers) {
-    for (auto tensor : {l.weight, l.bias, l.slope, l.after}) {
+    for (auto tensor : {l.weight, l.bias, l.slope, l.after, l.before}) {
       if (tensor.defined()) tensor.requires_grad_(false);
     }
   }

@@ -223,8 +223,7 @@ void Ddaebm::energy_loss(Iteration& it, const Steps& at, const Noise& noise) {
 }
 
 Ddaebm::Densities Ddaebm::densities(const torch::Tensor& x, const torch::Tensor& t) {
-  const auto both =
-      nets_.energy->forward(torch::cat({x, x}), torch::cat({t, t + process_.steps()})).chunk(2);
+  const auto both = nets_.energy->at_times(x, torch::stack({t, t + process_.steps()}));
   return {both[0], both[1]};
 }
 
@@ -239,8 +238,8 @@ void Ddaebm::origin_loss(Iteration& it, const Noise& noise) {
   const auto next = torch::where(noise.from_origin.unsqueeze(1), noise.origin, it.x_next);
   const auto x = torch::cat({it.x_t, it.fake.detach(), next});  // [3N, D]
   const auto t = noise.t.repeat(3);
-  const auto times = torch::cat({t, t + process_.steps(), (t + 1).clamp_max(last)});
-  const auto e = nets_.energy->forward(x.repeat({3, 1}), times).view({3, 3 * n});
+  const auto e = nets_.energy->at_times(
+      x, torch::stack({t, t + process_.steps(), (t + 1).clamp_max(last)}));  // [3, 3N]
 
   const double s = game_.origin_std;
   const double log_scale = std::log(s) + 0.5 * std::log(2.0 * std::numbers::pi);

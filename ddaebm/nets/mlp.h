@@ -55,6 +55,7 @@ enum class EnergyKind { mlp, nice };
 struct MlpConfig {
   LayerKind layers = LayerKind::branches;
   int64_t waves = 5;
+  bool heads = false;
   std::vector<int64_t> branch = {16, 32};
   std::vector<int64_t> time_branch;
   std::vector<int64_t> trunk = {300, 300};
@@ -80,6 +81,8 @@ struct MlpConfig {
     f("layers", layers, {"branches", "waves"},
       "branches for x and t, as in the paper; or waves of x with SiLU, for sharp densities");
     f("waves", waves, between(0, 16), "with waves: sin and cos of 2^k x for k below this");
+    f("heads", heads,
+      "with waves: E's layers are the same for all times, which have an output each");
     f("branch", branch, at_least(1), "layer widths of the branches for x and for t");
     f("time_branch", time_branch, at_least(1), "of the branch for t; empty: as `branch`");
     f("trunk", trunk, at_least(1), "hidden widths after the branches are joined");

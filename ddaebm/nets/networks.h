@@ -19,6 +19,11 @@ struct EnergyNet : torch::nn::Module {
   // E and dE/dx, row by row. Losses may hold both: what comes out can be differentiated in the
   // parameters. The default is for networks whose forward is twice differentiable.
   virtual ops::ValueAndGradient value_and_gradient(const torch::Tensor& x, const torch::Tensor& t);
+  // E(x_i, times[k][i]) for each k: x [N, D], times [K, N] -> [K, N]. The default evaluates it for
+  // each pair.
+  virtual torch::Tensor at_times(const torch::Tensor& x, const torch::Tensor& times) {
+    return forward(x.repeat({times.size(0), 1}), times.flatten()).view(times.sizes());
+  }
   // A few numbers that it works out of x on its way to E, [N, F]; undefined where it has none to
   // show.
   virtual torch::Tensor features(const torch::Tensor& /*x*/, const torch::Tensor& /*t*/) {

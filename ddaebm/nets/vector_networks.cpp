@@ -1,3 +1,4 @@
+#include "ddaebm/error.h"
 #include "ddaebm/nets/networks.h"
 #include "ddaebm/nets/wave_mlp.h"
 #include "ddaebm/ops/timed_chain.h"
@@ -59,10 +60,17 @@ struct VectorEncoder : EncoderNet {
 
 struct WaveEnergy : EnergyNet {
   WaveEnergy(int64_t dimension, int64_t times, const MlpConfig& config)
-      : net_(register_module("net", WaveMlp(dimension, 1, times, config.trunk, config.waves))) {}
+      : heads_(config.heads),
+        net_(register_module("net", WaveMlp(dimension, heads_ ? times : 1, heads_ ? 0 : times,
+                                            config.trunk, config.waves))) {}
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& t) override {
-    return net_(x, t).squeeze(1);
+    return heads_ ? at_times(x, t.unsqueeze(0)).squeeze(0) : net_(x, t).squeeze(1);
   }
+  torch::Tensor at_times(const torch::Tensor& x, const torch::Tensor& times) override {
+    if (!heads_) return EnergyNet::at_times(x, times);
+    return net_(x, torch::Tensor()).gather(1, times.t()).t();
+  }
+  bool heads_;
   WaveMlp net_;
 };
 
@@ -83,6 +91,9 @@ struct WaveEncoder : EncoderNet {
 Networks make_vector_networks(int64_t dimension, int64_t steps, const MlpConfig& config,
                               int64_t energy_times) {
   const bool waves = config.layers == LayerKind::waves;
+  if (config.heads && (!waves || config.energy == EnergyKind::nice)) {
+    fail("net.heads is set: it is for net.layers = \"waves\" and net.energy = \"mlp\"");
+  }
   std::shared_ptr<EnergyNet> energy;
   if (config.energy == EnergyKind::nice) {
     energy = std::make_shared<NiceEnergy>(dimension, energy_times, config.nice);

@@ -14,6 +14,8 @@
 #include "ddaebm/ops/group_norm.h"
 #include "ddaebm/ops/resample.h"
 #include "ddaebm/ops/row_sums.h"
+#include "ddaebm/ops/timed_chain.h"
+#include "ddaebm/ops/waves.h"
 #include "ddaebm/tf32.h"
 
 namespace ddaebm::ops {
@@ -335,6 +337,47 @@ TimeMlpParts random_time_mlp(Random& random, const torch::TensorOptions& options
   return net;
 }
 
+// Layers with SiLU over waves of x, and their gradients as an update takes them.
+CheckResult check_wave_layers(const torch::TensorOptions& options, double allowed,
+                              const char* type) {
+  Random random(options.device());
+  constexpr int64_t kRows = 70;
+  constexpr int64_t kTimes = 3;
+  const auto leaf = [&](at::IntArrayRef shape) {
+    return random.normal(shape, options).requires_grad_();
+  };
+  const auto x = leaf({kRows, 3});
+  const auto frequencies = torch::pow(2.0, torch::arange(2, options));
+  const auto t = random.integers(kTimes, {kRows});
+  std::vector<torch::Tensor> inputs = {x};
+  std::vector<TimedDense> layers;
+  int64_t columns = 3 * (1 + 2 * frequencies.size(0));
+  for (const int64_t width : {37, 150, 40, 2}) {
+    const bool last = width == 2;
+    TimedDense layer;
+    layer.weight = (random.normal({width, columns}, options) / std::sqrt(columns)).requires_grad_();
+    layer.bias = leaf({width});
+    if (!last && width != 40) layer.before = leaf({kTimes, width});
+    layer.silu = !last;
+    for (const auto& tensor : {layer.weight, layer.bias, layer.before}) {
+      if (tensor.defined()) inputs.push_back(tensor);
+    }
+    layers.push_back(layer);
+    columns = width;
+  }
+  const auto weight = random.normal({kRows, columns}, options);
+  const auto differentiated = [&](const torch::Tensor& y) {
+    auto found = torch::autograd::grad({(y * weight).sum()}, inputs);
+    found.push_back(y);
+    return found;
+  };
+  return {fmt::format("layers with SiLU over waves, {}", type),
+          difference(
+              differentiated(timed_chain(layers, waves(x, frequencies), t)),
+              differentiated(reference::timed_chain(layers, reference::waves(x, frequencies), t))),
+          allowed};
+}
+
 std::vector<CheckResult> check_all(torch::Device device) {
   // A twin must not differ by what TF32 rounds away.
   const AllowTf32 exact(false);
@@ -349,6 +392,7 @@ std::vector<CheckResult> check_all(torch::Device device) {
   for (const auto norm : {NormPlace::none, NormPlace::before_prelu, NormPlace::after_prelu}) {
     both(1e-4, [&](const auto&... given) { return check_network(given..., norm); });
   }
+  both(1e-4, check_wave_layers);
   both(1e-4, check_network_and_gradient);
   for (const ImageCheck& image : image_checks()) {
     both(2e-5, [&](const auto&... given) { return check_image(image, given...); });

@@ -206,6 +206,20 @@ Bent bias_prelu(const Matrix& matrix, const torch::Tensor& table, const torch::T
   return {h, y};
 }
 
+// LibTorch's own loops are as good.
+Bent bias_silu(const Matrix& matrix, const torch::Tensor& bias, const torch::Tensor& before,
+               const torch::Tensor& rows) {
+  if (!matrix.a.is_cpu()) return gpu::bias_silu(matrix, bias, before, rows);
+  auto h = matrix.made().add_(bias);
+  if (before.defined()) h.add_(before.index_select(0, rows));
+  return {h, at::silu(h)};
+}
+
+torch::Tensor silu_backward(const Matrix& matrix, const torch::Tensor& h) {
+  if (!h.is_cpu()) return gpu::silu_backward(matrix, h);
+  return at::silu_backward(matrix.made(), h);
+}
+
 torch::Tensor prelu_backward(const Matrix& matrix, const torch::Tensor& h,
                              const torch::Tensor& slope) {
   if (!h.is_cpu()) return gpu::prelu_backward(matrix, h, slope);

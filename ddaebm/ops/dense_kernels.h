@@ -34,6 +34,12 @@ Bent bias_prelu(const Matrix& h, const torch::Tensor& table, const torch::Tensor
                 const torch::Tensor& slope, const torch::Tensor& after = {},
                 const torch::Tensor& after_rows = {});
 
+// h + bias [C] and, where `before` [B, C] is given, its row rows[i]; and SiLU of it.
+Bent bias_silu(const Matrix& h, const torch::Tensor& bias, const torch::Tensor& before,
+               const torch::Tensor& rows);
+// gh = gy silu'(h).
+torch::Tensor silu_backward(const Matrix& gy, const torch::Tensor& h);
+
 // gh = gy prelu'(h).
 torch::Tensor prelu_backward(const Matrix& gy, const torch::Tensor& h, const torch::Tensor& slope);
 

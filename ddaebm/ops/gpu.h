@@ -58,6 +58,9 @@ torch::Tensor add_bias(const kernels::Matrix& h, const torch::Tensor& table,
 kernels::Bent bias_prelu(const kernels::Matrix& h, const torch::Tensor& table,
                          const torch::Tensor& rows, const torch::Tensor& slope,
                          const torch::Tensor& after, const torch::Tensor& after_rows);
+kernels::Bent bias_silu(const kernels::Matrix& h, const torch::Tensor& bias,
+                        const torch::Tensor& before, const torch::Tensor& rows);
+torch::Tensor silu_backward(const kernels::Matrix& gy, const torch::Tensor& h);
 torch::Tensor prelu_backward(const kernels::Matrix& gy, const torch::Tensor& h,
                              const torch::Tensor& slope);
 kernels::PreluGradients bias_prelu_backward(const kernels::Matrix& gy, const torch::Tensor& h,
@@ -75,6 +78,11 @@ kernels::NormPreluGradients norm_prelu_backward(
     const kernels::Matrix& gy, const torch::Tensor& normalised,
     const torch::Tensor& inverse_deviation, const torch::Tensor& scale, const torch::Tensor& shift,
     const torch::Tensor& slope, const torch::Tensor& rows, int64_t table_rows);
+
+// See waves.h; y is what the first gives.
+torch::Tensor waves(const torch::Tensor& x, const torch::Tensor& frequencies);
+torch::Tensor waves_backward(const torch::Tensor& gy, const torch::Tensor& y,
+                             const torch::Tensor& frequencies);
 
 // Those of row_sums.h: a is the target or z, b what is told from it or the mean, c the logarithms
 // of variances.

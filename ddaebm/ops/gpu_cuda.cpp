@@ -274,6 +274,26 @@ kernels::Bent bias_prelu(const kernels::Matrix& given, const Tensor& table, cons
   return {h.matrix, y};
 }
 
+kernels::Bent bias_silu(const kernels::Matrix& given, const Tensor& bias, const Tensor& before,
+                        const Tensor& rows) {
+  const c10::cuda::CUDAGuard guard(given.a.device());
+  const Filled h(given);
+  auto y = torch::empty_like(h.matrix);
+  const cuda::AddedRows added = before.defined()
+                                    ? cuda::AddedRows{before.data_ptr(), rows.data_ptr<int64_t>()}
+                                    : cuda::AddedRows{};
+  cuda::bias_silu(dense(h, {}, 1, bias), h.matrix.data_ptr(), added, y.data_ptr(), stream());
+  return {h.matrix, y};
+}
+
+Tensor silu_backward(const kernels::Matrix& gy, const Tensor& h) {
+  const c10::cuda::CUDAGuard guard(h.device());
+  const Filled g(gy);
+  auto gh = torch::empty_like(h);
+  cuda::silu_backward(dense(g, {}, 0), g.matrix.data_ptr(), h.data_ptr(), gh.data_ptr(), stream());
+  return gh;
+}
+
 Tensor prelu_backward(const kernels::Matrix& gy, const Tensor& h, const Tensor& slope) {
   const c10::cuda::CUDAGuard guard(h.device());
   const Filled g(gy);
@@ -309,6 +329,27 @@ kernels::PreluGradients bias_prelu_tangent(const kernels::Matrix& given, const T
                            weight.data_ptr(), bent ? h.data_ptr() : nullptr, pointer(slope),
                            dy.data_ptr(), g_table.data_ptr(), pointer(sums), stream());
   return {u.matrix, g_table, sums};
+}
+
+Tensor waves(const Tensor& x, const Tensor& frequencies) {
+  const c10::cuda::CUDAGuard guard(x.device());
+  const auto in = x.contiguous();
+  const cuda::Waves of = {type_of(x), x.size(0), x.size(1), frequencies.size(0),
+                          frequencies.data_ptr()};
+  auto y = torch::empty({x.size(0), x.size(1) * (1 + 2 * of.waves)}, x.options());
+  cuda::waves(of, in.data_ptr(), y.data_ptr(), stream());
+  return y;
+}
+
+Tensor waves_backward(const Tensor& gy, const Tensor& y, const Tensor& frequencies) {
+  const c10::cuda::CUDAGuard guard(y.device());
+  const auto g = gy.contiguous();
+  const int64_t count = frequencies.size(0);
+  const cuda::Waves of = {type_of(y), y.size(0), y.size(1) / (1 + 2 * count), count,
+                          frequencies.data_ptr()};
+  auto gx = torch::empty({of.rows, of.columns}, y.options());
+  cuda::waves_backward(of, g.data_ptr(), y.data_ptr(), gx.data_ptr(), stream());
+  return gx;
 }
 
 Tensor sum_rows(const Tensor& g, const Tensor& rows, int64_t table_rows) {

@@ -43,6 +43,11 @@ kernels::Bent bias_prelu(const kernels::Matrix&, const torch::Tensor&, const tor
                          const torch::Tensor&, const torch::Tensor&, const torch::Tensor&) {
   missing();
 }
+kernels::Bent bias_silu(const kernels::Matrix&, const torch::Tensor&, const torch::Tensor&,
+                        const torch::Tensor&) {
+  missing();
+}
+torch::Tensor silu_backward(const kernels::Matrix&, const torch::Tensor&) { missing(); }
 torch::Tensor prelu_backward(const kernels::Matrix&, const torch::Tensor&, const torch::Tensor&) {
   missing();
 }
@@ -66,6 +71,10 @@ kernels::NormPreluGradients norm_prelu_backward(const kernels::Matrix&, const to
                                                 const torch::Tensor&, const torch::Tensor&,
                                                 const torch::Tensor&, const torch::Tensor&,
                                                 const torch::Tensor&, int64_t) {
+  missing();
+}
+torch::Tensor waves(const torch::Tensor&, const torch::Tensor&) { missing(); }
+torch::Tensor waves_backward(const torch::Tensor&, const torch::Tensor&, const torch::Tensor&) {
   missing();
 }
 bool takes_rows(const RowSum&) { return false; }

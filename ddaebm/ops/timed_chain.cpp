@@ -19,7 +19,7 @@ using torch::autograd::variable_list;
 template <class Layers, class F>
 void for_parameters(Layers& layers, const F& f) {
   for (auto& l : layers) {
-    for (auto* tensor : {&l.weight, &l.bias, &l.slope, &l.after}) {
+    for (auto* tensor : {&l.weight, &l.bias, &l.slope, &l.after, &l.before}) {
       if (tensor->defined()) f(*tensor);
     }
   }
@@ -30,11 +30,21 @@ struct Call {
   const Tensor& t;
 };
 
+// The gradients of what a layer adds to its product, given those of the sum.
+void add_up_rows(const Tensor& g, const TimedDense& l, const Tensor& t, TimedDense& found) {
+  if (l.before.defined()) {
+    found.before = kernels::sum_rows(g, t, l.before.size(0));
+    found.bias = found.before.sum(0);
+  } else {
+    found.bias = kernels::sum_rows(g, {}, 1).squeeze(0);
+  }
+}
+
 struct Held : torch::CustomClassHolder {
   std::vector<TimedDense> layers;  // which tensors there are; their values are saved variables
 };
 
-// Saved are x, t, the parameters, then what enters each product and what enters each PReLU.
+// Saved are x, t, the parameters, then what enters each product and what enters each PReLU or SiLU.
 struct Evaluate : Function<Evaluate> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x, at::TensorList parameters,
                         const Call& call) {
@@ -48,6 +58,10 @@ struct Evaluate : Function<Evaluate> {
       const auto bias = l.bias.unsqueeze(0);
       if (l.slope.defined()) {
         auto bent = kernels::bias_prelu(h, bias, {}, l.slope, l.after, call.t);
+        saved.push_back(bent.h);
+        y = bent.y;
+      } else if (l.silu) {
+        auto bent = kernels::bias_silu(h, l.bias, l.before, call.t);
         saved.push_back(bent.h);
         y = bent.y;
       } else {
@@ -71,35 +85,42 @@ struct Evaluate : Function<Evaluate> {
     const at::AutoDispatchBelowADInplaceOrView plain;
     bool parameters = false;
     for (size_t i = 1; i < next - 1; ++i) parameters = parameters || ctx->needs_input_grad(i);
-    Tensor g = given[0].contiguous();
+    kernels::Matrix given_back = {given[0].contiguous(), {}};  // what a layer's output is given
     std::vector<TimedDense> gradients(layers.size());
-    Beside weights(g.device(), Beside::Lane::weights);
+    Beside weights(given[0].device(), Beside::Lane::weights);
     size_t kept = saved.size();
+    Tensor g;
     for (size_t i = layers.size(); i-- > 0;) {
       const TimedDense& l = layers[i];
       TimedDense& found = gradients[i];
-      if (!l.slope.defined()) {
-        if (parameters) found.bias = kernels::sum_rows(g, {}, 1).squeeze(0);
-      } else if (const Tensor& h = saved[--kept]; parameters) {
-        if (l.after.defined()) {
-          weights.run([&] { found.after = kernels::sum_rows(g, saved[1], l.after.size(0)); }, {g});
+      if (l.slope.defined()) {
+        g = given_back.made();
+        const Tensor& h = saved[--kept];
+        if (!parameters) {
+          g = kernels::prelu_backward({g, {}}, h, l.slope);
+        } else {
+          if (l.after.defined()) {
+            weights.run([&] { found.after = kernels::sum_rows(g, saved[1], l.after.size(0)); },
+                        {g});
+          }
+          auto all = kernels::bias_prelu_backward({g, {}}, h, l.slope, {}, 1);
+          g = all.h;
+          found.bias = all.table.squeeze(0);
+          found.slope = all.slope;
         }
-        auto all = kernels::bias_prelu_backward({g, {}}, h, l.slope, {}, 1);
-        g = all.h;
-        found.bias = all.table.squeeze(0);
-        found.slope = all.slope;
       } else {
-        g = kernels::prelu_backward({g, {}}, h, l.slope);
+        g = l.silu ? kernels::silu_backward(given_back, saved[--kept]) : given_back.made();
+        if (parameters) weights.run([&] { add_up_rows(g, l, saved[1], found); }, {g});
       }
       const Tensor& x = saved[--kept];
       if (parameters) weights.run([&] { found.weight = kernels::product(g.t(), x); }, {g});
-      if (i > 0 || ctx->needs_input_grad(0)) g = kernels::product(g, l.weight);
+      given_back = {g, l.weight};
     }
     if (parameters) weights.join();
     std::vector<Tensor*> slopes;
     for (TimedDense& found : gradients) slopes.push_back(&found.slope);
     kernels::add_up(slopes);
-    variable_list all = {ctx->needs_input_grad(0) ? g : Tensor()};
+    variable_list all = {ctx->needs_input_grad(0) ? given_back.made() : Tensor()};
     if (parameters) for_parameters(gradients, [&](Tensor& found) { all.push_back(found); });
     all.resize(next);  // as many as forward was given: x, the parameters, and Call
     return all;
@@ -131,7 +152,9 @@ struct Evaluate : Function<Evaluate> {
 
 Tensor timed_chain(const std::vector<TimedDense>& layers, const Tensor& x, const Tensor& t) {
   bool fused = !at::tracer::impl::is_dispatch_enabled();  // a trace sees LibTorch's operators only
-  for (size_t i = 0; i + 1 < layers.size(); ++i) fused = fused && layers[i].slope.defined();
+  for (size_t i = 0; i + 1 < layers.size(); ++i) {
+    fused = fused && (layers[i].slope.defined() || layers[i].silu);
+  }
   if (!fused) return reference::timed_chain(layers, x, t);
   std::vector<Tensor> parameters;
   for_parameters(layers, [&](const Tensor& tensor) { parameters.push_back(tensor); });
@@ -145,7 +168,12 @@ Tensor timed_chain(const std::vector<TimedDense>& layers, Tensor x, const Tensor
     const TimedDense& l = layers[i];
     x = at::linear(x, l.weight, l.bias);
     if (i + 1 == layers.size()) break;
-    x = l.slope.defined() ? at::prelu(x, l.slope) : at::softplus(x);
+    if (l.before.defined()) x = x + l.before.index_select(0, t);
+    if (l.slope.defined()) {
+      x = at::prelu(x, l.slope);
+    } else {
+      x = l.silu ? at::silu(x) : at::softplus(x);
+    }
     if (l.after.defined()) x = x + l.after.index_select(0, t);
   }
   return x;

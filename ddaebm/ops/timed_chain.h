@@ -6,11 +6,13 @@
 
 namespace ddaebm::ops {
 
-// x [N, K] -> act(x W^T + bias) + after[t], [N, C].
+// x [N, K] -> act(x W^T + bias + before[t]) + after[t], [N, C]. The last layer of a chain is linear
+// and adds nothing for t.
 struct TimedDense {
-  torch::Tensor weight, bias;  // [C, K], [C]
-  torch::Tensor slope;         // of a PReLU, [1]; undefined: softplus, and the last layer is linear
-  torch::Tensor after;         // [T, C]; undefined: nothing is added
+  torch::Tensor weight, bias;   // [C, K], [C]
+  torch::Tensor slope;          // of a PReLU, [1]; undefined: SiLU or softplus
+  torch::Tensor after{}, before{};  // [T, C]; undefined: nothing is added
+  bool silu = false;            // rather than softplus
 };
 
 // The layers one after the other, for t [N] int64, which may be undefined where nothing is added.

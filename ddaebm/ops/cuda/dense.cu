@@ -204,6 +204,34 @@ __global__ void bias_prelu_kernel(Dense dense, T* h, const T* slope, AddedRows a
   });
 }
 
+template <class T>
+__device__ inline T sigmoid(T h) {
+  return T(1) / (T(1) + exp(-h));
+}
+
+template <class T, bool kProduct>
+__global__ void bias_silu_kernel(Dense dense, T* h, AddedRows before, T* y) {
+  const Tile<T, kProduct> tile(dense);
+  tile.make(h);
+  const T* added = static_cast<const T*>(before.table);
+  tile.for_rows([&](int64_t i, int64_t at) {
+    const T more = added == nullptr ? T(0) : added[before.row_of[i] * dense.columns + tile.column];
+    const T sum = h[at] + tile.bias(i) + more;
+    h[at] = sum;
+    y[at] = sum * sigmoid(sum);
+  });
+}
+
+template <class T, bool kProduct>
+__global__ void silu_backward_kernel(Dense dense, T* g, const T* h, T* gh) {
+  const Tile<T, kProduct> tile(dense);
+  tile.make(g);
+  tile.for_rows([&](int64_t, int64_t at) {
+    const T s = sigmoid(h[at]);
+    gh[at] = g[at] * s * (T(1) + h[at] * (T(1) - s));
+  });
+}
+
 template <class T, bool kProduct>
 __global__ void prelu_backward_kernel(Dense dense, T* g, const T* h, const T* slope, T* gh) {
   const Tile<T, kProduct> tile(dense);
@@ -389,6 +417,24 @@ void bias_prelu(const Dense& dense, void* h, const void* slope, const AddedRows&
     using T = typename K::T;
     launch<T>(bias_prelu_kernel<T, K::kProduct>, dense, row_blocks(dense), stream, as<T>(h),
               as<T>(slope), after, as<T>(y));
+  });
+}
+
+void bias_silu(const Dense& dense, void* h, const AddedRows& before, void* y, Stream stream) {
+  dispatch(dense, [&](auto kind) {
+    using K = decltype(kind);
+    using T = typename K::T;
+    launch<T>(bias_silu_kernel<T, K::kProduct>, dense, row_blocks(dense), stream, as<T>(h), before,
+              as<T>(y));
+  });
+}
+
+void silu_backward(const Dense& dense, void* g, const void* h, void* gh, Stream stream) {
+  dispatch(dense, [&](auto kind) {
+    using K = decltype(kind);
+    using T = typename K::T;
+    launch<T>(silu_backward_kernel<T, K::kProduct>, dense, row_blocks(dense), stream, as<T>(g),
+              as<T>(h), as<T>(gh));
   });
 }
 

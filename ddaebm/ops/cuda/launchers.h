@@ -105,7 +105,8 @@ struct BatchNorm {
   double momentum, eps;
 };
 int64_t dense_blocks(int64_t columns, bool product);
-// What is added behind the PReLU: row row_of[i] of `table` to row i; table may be null.
+// What is added behind a PReLU or ahead of a SiLU: row row_of[i] of `table` to row i; table may be
+// null.
 struct AddedRows {
   const void* table = nullptr;
   const int64_t* row_of = nullptr;
@@ -114,6 +115,8 @@ struct AddedRows {
 // g_slope; nothing; g_slope.
 void bias_prelu(const Dense& dense, void* h, const void* slope, const AddedRows& after, void* y,
                 Stream stream);
+void bias_silu(const Dense& dense, void* h, const AddedRows& before, void* y, Stream stream);
+void silu_backward(const Dense& dense, void* g, const void* h, void* gh, Stream stream);
 void prelu_backward(const Dense& dense, void* g, const void* h, const void* slope, void* gh,
                     Stream stream);
 void bias_prelu_backward(const Dense& dense, void* g, const void* h, const void* slope, void* gh,
@@ -126,6 +129,15 @@ void bias_norm_prelu(const Dense& dense, const BatchNorm& norm, void* h, const v
 void norm_prelu_backward(const Dense& dense, const BatchNorm& norm, void* g, const void* h,
                          const void* inverse, const void* slope, void* gh, void* g_scale,
                          void* g_shift, void* g_slope, void* g_table, Stream stream);
+
+// See ops/waves.h, for float32 and float64: rows of `columns` numbers, each with `waves` waves.
+struct Waves {
+  Type type;
+  int64_t rows, columns, waves;
+  const void* frequencies;  // [waves]
+};
+void waves(const Waves& waves, const void* x, void* y, Stream stream);
+void waves_backward(const Waves& waves, const void* gy, const void* y, void* gx, Stream stream);
 
 // See ops/row_sums.h, for float32 and float64: sums over a row's columns, which lie side by side,
 // of what is made of a, b and c. Any but b may be null.
