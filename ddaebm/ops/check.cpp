@@ -342,7 +342,6 @@ CheckResult check_wave_layers(const torch::TensorOptions& options, double allowe
                               const char* type) {
   Random random(options.device());
   constexpr int64_t kRows = 70;
-  constexpr int64_t kTimes = 3;
   const auto leaf = [&](at::IntArrayRef shape) {
     return random.normal(shape, options).requires_grad_();
   };

@@ -9,10 +9,10 @@ namespace ddaebm::ops {
 // x [N, K] -> act(x W^T + bias + before[t]) + after[t], [N, C]. The last layer of a chain is linear
 // and adds nothing for t.
 struct TimedDense {
-  torch::Tensor weight, bias;   // [C, K], [C]
-  torch::Tensor slope;          // of a PReLU, [1]; undefined: SiLU or softplus
+  torch::Tensor weight, bias;       // [C, K], [C]
+  torch::Tensor slope;              // of a PReLU, [1]; undefined: SiLU or softplus
   torch::Tensor after{}, before{};  // [T, C]; undefined: nothing is added
-  bool silu = false;            // rather than softplus
+  bool silu = false;                // rather than softplus
 };
 
 // The layers one after the other, for t [N] int64, which may be undefined where nothing is added.
