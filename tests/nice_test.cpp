@@ -111,24 +111,40 @@ TEST(TimedChain, ValuesAndBothDerivativesAreThePlainOperators) {
 
 TEST(TimedChain, GradientsOfTheInputAloneOrOfTheParametersAlone) {
   torch::manual_seed(6);
-  const auto layers = chain(true);
-  const auto t = torch::arange(9).remainder(4);
-  const auto x = torch::randn({9, 5}, kDoubles);
-  const auto apart = [&](const torch::Tensor& input, const torch::Tensor& wanted) {
-    const auto ours = ops::timed_chain(layers, input, t).sum();
-    const auto plain = ops::reference::timed_chain(layers, input, t).sum();
-    const auto difference =
-        torch::autograd::grad({ours}, {wanted})[0] - torch::autograd::grad({plain}, {wanted})[0];
-    return difference.abs().max().item<double>();
-  };
-  EXPECT_LT(apart(x, layers[0].weight), 1e-12);
-  const auto input = x.clone().requires_grad_();
-  for (const auto& l : layers) {
-    for (auto tensor : {l.weight, l.bias, l.slope, l.after, l.before}) {
-      if (tensor.defined()) tensor.requires_grad_(false);
+  for (const bool silu : {false, true}) {
+    const auto layers = chain(true, silu);
+    const auto t = torch::arange(9).remainder(4);
+    const auto x = torch::randn({9, 5}, kDoubles);
+    const auto apart = [&](const torch::Tensor& input, const torch::Tensor& wanted) {
+      const auto ours = ops::timed_chain(layers, input, t).sum();
+      const auto plain = ops::reference::timed_chain(layers, input, t).sum();
+      const auto difference =
+          torch::autograd::grad({ours}, {wanted})[0] - torch::autograd::grad({plain}, {wanted})[0];
+      return difference.abs().max().item<double>();
+    };
+    EXPECT_LT(apart(x, layers[0].weight), 1e-12);
+    const auto input = x.clone().requires_grad_();
+    for (const auto& l : layers) {
+      for (auto tensor : {l.weight, l.bias, l.slope, l.after, l.before}) {
+        if (tensor.defined()) tensor.requires_grad_(false);
+      }
     }
+    EXPECT_LT(apart(input, input), 1e-12);
   }
-  EXPECT_LT(apart(input, input), 1e-12);
+}
+
+TEST(TimedChain, RefusesWhatItWouldPassOver) {
+  const auto x = torch::randn({9, 5}, kDoubles);
+  const auto t = torch::arange(9).remainder(4);
+  auto bent_last = chain(true, true);
+  bent_last.back().silu = true;
+  EXPECT_THROW(ops::timed_chain(bent_last, x, t), c10::Error);
+  auto before_prelu = chain(true, false);
+  before_prelu[0].before = torch::randn({4, 7}, kDoubles);
+  EXPECT_THROW(ops::timed_chain(before_prelu, x, t), c10::Error);
+  auto after_silu = chain(true, true);
+  after_silu[0].after = torch::randn({4, 7}, kDoubles);
+  EXPECT_THROW(ops::timed_chain(after_silu, x, t), c10::Error);
 }
 
 TEST(Nice, AnOddNumberOfColumnsIsRefused) { EXPECT_THROW(Nice(5, 4, small(false)), Error); }

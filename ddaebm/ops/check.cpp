@@ -337,7 +337,8 @@ TimeMlpParts random_time_mlp(Random& random, const torch::TensorOptions& options
   return net;
 }
 
-// Layers with SiLU over waves of x, and their gradients as an update takes them.
+// Layers with SiLU over waves of x, their gradients as an update takes them, and those of the
+// gradient in x.
 CheckResult check_wave_layers(const torch::TensorOptions& options, double allowed,
                               const char* type) {
   Random random(options.device());
@@ -366,7 +367,10 @@ CheckResult check_wave_layers(const torch::TensorOptions& options, double allowe
   }
   const auto weight = random.normal({kRows, columns}, options);
   const auto differentiated = [&](const torch::Tensor& y) {
-    auto found = torch::autograd::grad({(y * weight).sum()}, inputs);
+    const auto loss = (y * weight).sum();
+    auto found = torch::autograd::grad({loss}, inputs, {}, /*retain_graph=*/true);
+    const auto of_x = torch::autograd::grad({loss}, {x}, {}, true, /*create_graph=*/true)[0];
+    found.push_back(torch::autograd::grad({of_x.square().sum()}, {x})[0]);
     found.push_back(y);
     return found;
   };

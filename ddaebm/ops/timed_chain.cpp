@@ -116,11 +116,12 @@ struct Evaluate : Function<Evaluate> {
       if (parameters) weights.run([&] { found.weight = kernels::product(g.t(), x); }, {g});
       given_back = {g, l.weight};
     }
+    const Tensor gx = ctx->needs_input_grad(0) ? given_back.made() : Tensor();
     if (parameters) weights.join();
     std::vector<Tensor*> slopes;
     for (TimedDense& found : gradients) slopes.push_back(&found.slope);
     kernels::add_up(slopes);
-    variable_list all = {ctx->needs_input_grad(0) ? given_back.made() : Tensor()};
+    variable_list all = {gx};
     if (parameters) for_parameters(gradients, [&](Tensor& found) { all.push_back(found); });
     all.resize(next);  // as many as forward was given: x, the parameters, and Call
     return all;
@@ -151,6 +152,13 @@ struct Evaluate : Function<Evaluate> {
 }  // namespace
 
 Tensor timed_chain(const std::vector<TimedDense>& layers, const Tensor& x, const Tensor& t) {
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const TimedDense& l = layers[i];
+    const bool last = i + 1 == layers.size();
+    TORCH_CHECK(!l.silu || (!last && !l.slope.defined()), "layer ", i, ": no place for a SiLU");
+    TORCH_CHECK(!l.before.defined() || l.silu, "layer ", i, ": `before` is for SiLUs");
+    TORCH_CHECK(!l.after.defined() || (!last && !l.silu), "layer ", i, ": no place for `after`");
+  }
   bool fused = !at::tracer::impl::is_dispatch_enabled();  // a trace sees LibTorch's operators only
   for (size_t i = 0; i + 1 < layers.size(); ++i) {
     fused = fused && (layers[i].slope.defined() || layers[i].silu);

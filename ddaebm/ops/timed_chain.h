@@ -11,7 +11,7 @@ namespace ddaebm::ops {
 struct TimedDense {
   torch::Tensor weight, bias;       // [C, K], [C]
   torch::Tensor slope;              // of a PReLU, [1]; undefined: SiLU or softplus
-  torch::Tensor after{}, before{};  // [T, C]; undefined: nothing is added
+  torch::Tensor after{}, before{};  // [T, C]; undefined: nothing is added; `before` with SiLU only
   bool silu = false;                // rather than softplus
 };
 

@@ -1,5 +1,6 @@
 #include "ddaebm/ops/waves.h"
 
+#include <ATen/TracerMode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -34,7 +35,11 @@ struct Fused : Function<Fused> {
 }  // namespace
 
 Tensor waves(const Tensor& x, const Tensor& frequencies) {
-  return gpu::takes(x) ? Fused::apply(x, frequencies) : reference::waves(x, frequencies);
+  // A trace sees LibTorch's operators only.
+  const bool fused = gpu::takes(x) && x.scalar_type() != torch::kBFloat16 &&
+                     x.scalar_type() == frequencies.scalar_type() &&
+                     !at::tracer::impl::is_dispatch_enabled();
+  return fused ? Fused::apply(x, frequencies) : reference::waves(x, frequencies);
 }
 
 namespace reference {

@@ -105,9 +105,9 @@ void set_pace(RunSettings& settings) {
   if (settings.data.logit) {
     config.evaluate_every = part(20);
   } else if (is_image_data(settings.data.name)) {
-    // Of a short budget no more often than their settings say: FID takes its time.
+    // No more often than their settings say, as FID takes its time, but once on the way.
     if (config.evaluate_every > 0) {
-      config.evaluate_every = std::max(config.evaluate_every, part(10));
+      config.evaluate_every = std::min(std::max(config.evaluate_every, part(10)), part(2));
     }
   } else {
     config.evaluate_every = 0;
@@ -238,8 +238,12 @@ void lend_statistics(const Comparison& so_far, const fs::path& run) {
     for (const auto& from : row.runs) {
       for (const auto& file : fs::directory_iterator(from)) {
         if (!file.path().filename().string().ends_with(kReferenceStatistics)) continue;
+        const fs::path to = run / file.path().filename();
+        if (fs::exists(to)) continue;
         fs::create_directories(run);
-        fs::copy_file(file.path(), run / file.path().filename(), fs::copy_options::skip_existing);
+        const fs::path part = to.string() + ".part";  // whole or not at all
+        fs::copy_file(file.path(), part, fs::copy_options::overwrite_existing);
+        fs::rename(part, to);
       }
     }
   }

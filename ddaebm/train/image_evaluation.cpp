@@ -40,9 +40,9 @@ FeatureStatistics statistics_of(const Inception& network, const torch::Tensor& i
 // The training images' statistics, from the cache where it holds those of the same network and set.
 FeatureStatistics reference(const Inception& network, DataSource& source, const DataConfig& data,
                             const std::filesystem::path& cache) {
-  const std::string what =
-      fmt::format("{} size {} crop {} limit {}, first {}", data.name, data.size,
-                  fmt::join(data.crop, ","), data.limit, kReference);
+  const std::string what = fmt::format("{} size {} crop {} limit {} stacks {} {}, first {}",
+                                       data.name, data.size, fmt::join(data.crop, ","), data.limit,
+                                       data.stacks, source.fingerprint(), kReference);
   const auto file = cache / (fid_name(network.width()) + kReferenceStatistics);
   if (!cache.empty() && std::filesystem::exists(file)) {
     auto kept = read_statistics(file);
