@@ -125,7 +125,7 @@ TEST(TimedChain, GradientsOfTheInputAloneOrOfTheParametersAlone) {
     EXPECT_LT(apart(x, layers[0].weight), 1e-12);
     const auto input = x.clone().requires_grad_();
     for (const auto& l : layers) {
-      for (auto tensor : {l.weight, l.bias, l.slope, l.after, l.before}) {
+      for (const auto& tensor : {l.weight, l.bias, l.slope, l.after, l.before}) {
         if (tensor.defined()) tensor.requires_grad_(false);
       }
     }
