@@ -60,10 +60,12 @@ void LateProgress::update(const std::string& task, int64_t done, int64_t total) 
     task_ = task;
     began_ = Clock::now();
   }
-  if (total <= 0 || (!bar_ && Clock::now() - began_ < std::chrono::seconds(2))) return;
+  const bool early = !bar_ && Clock::now() - began_ < std::chrono::seconds(2);
+  if (early && done >= total) finish();
+  if (early || total <= 0) return;
   if (!bar_) bar_.emplace(task, total, done);
   bar_->update(done);
-  if (done >= total) bar_.reset();
+  if (done >= total) finish();
 }
 
 std::function<void(int64_t done, int64_t total)> late_progress(const std::string& task) {

@@ -32,9 +32,12 @@ class Progress {
 // The same for tasks that may be short: nothing is shown in their first two seconds.
 class LateProgress {
  public:
-  // A new name begins a new task.
+  // A new name begins a new task, as does the first update after one that was done.
   void update(const std::string& task, int64_t done, int64_t total);
-  void finish() { bar_.reset(); }
+  void finish() {
+    bar_.reset();
+    task_.clear();
+  }
 
  private:
   using Clock = std::chrono::steady_clock;
