@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <memory>
+#include <mutex>
 #include <numbers>
 #include <string>
 #include <vector>
@@ -87,9 +88,12 @@ class KnownGame {
     Random random(torch::kCPU, 3);
     const auto x0 = random.normal({rows, 2}, kDouble);
     const Noise noise = method->draw(x0, random);
-    torch::Tensor found;
+    auto found = torch::zeros_like(parameter);
+    std::mutex adding;
     method->play(x0, noise, [&](size_t player, const torch::Tensor& loss, bool) {
-      if (player == 0) found = torch::autograd::grad({loss}, {parameter})[0];
+      if (player != 0 || !loss.defined()) return;
+      const std::lock_guard lock(adding);
+      found += torch::autograd::grad({loss}, {parameter})[0];
     });
     return found;
   }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <numbers>
 #include <string>
 #include <vector>
@@ -459,8 +460,11 @@ TEST(Game, AReferenceAddsItsGaussianToE) {
 TEST(Game, EachLossMovesItsOwnPlayerOnly) {
   Game game;
   std::vector<size_t> order;
+  std::mutex one_at_a_time;
   game.method.play(game.x0, game.noise, [&](size_t player, const torch::Tensor& loss, bool last) {
+    const std::lock_guard lock(one_at_a_time);
     if (last) order.push_back(player);
+    if (!loss.defined()) return;
     if (player == 0) {
       EXPECT_GT(used_parameters(loss, *game.nets.energy), 0);
       EXPECT_EQ(used_parameters(loss, *game.nets.generator), 0);

@@ -152,35 +152,49 @@ Iteration Ddaebm::play(const torch::Tensor& x0, const Noise& noise, const Update
   // What shares weights alone runs side by side: E of the data and of generated points, L1 and L2.
   ops::Beside real(x0.device(), Lane::first);
   ops::Beside reverse(x0.device(), Lane::second);
+  ops::Handover encoded(x0.device());
   const bool both_at_once =
       nets_.generator->one_pass() || game_.reconstruction_latent == ReconstructionLatent::prior;
-  real.run([&] {
-    judge_real(it, at, noise);
-    if (it.real_loss.defined()) update(kEnergy, it.real_loss, /*last=*/false);
+  const bool apart = !both_at_once && game_.divergence == Divergence::jeffrey;
+  if (real_apart()) {
+    real.run([&] {
+      judge_real(it, at, noise);
+      update(kEnergy, it.real_loss, /*last=*/false);
+    });
+  }
+  real.join([&] {
+    generate(it, at, noise, /*reconstruct=*/both_at_once);
+    reverse.run([&] {
+      if (apart) {
+        const auto z = encoded.after([&] { return encode(it, noise); });
+        it.x0_reconstruction = nets_.generator->forward(it.x_next, z, noise.t);
+      } else {
+        encoded.made();
+      }
+      reverse_loss(it, at, noise);
+    });
+    energy_loss(it, at, noise);
+    update(kEnergy, it.fake_loss, /*last=*/false);
   });
-  generate(it, at, noise, /*reconstruct=*/both_at_once);
-  reverse.run([&] {
-    if (!both_at_once && game_.divergence == Divergence::jeffrey) {
-      it.x0_reconstruction = nets_.generator->forward(it.x_next, encode(it, noise), noise.t);
-    }
-    reverse_loss(it, at, noise);
-  });
-  energy_loss(it, at, noise);
-  update(kEnergy, it.fake_loss, /*last=*/true);
-  real.join();
-  reverse.join();  // the encoder's norms see the real pairs first
-  const bool apart = !both_at_once && it.reverse_loss.requires_grad();
+  update(kEnergy, {}, /*last=*/true);
   if (apart) reverse.run([&] { update(kGenerator, it.reverse_loss, /*last=*/false); });
-  forward_loss(it, at, noise);
+  reverse.join([&] {
+    forward_loss(it, at, noise, encoded);
+    if (apart) update(kGenerator, it.forward_loss, /*last=*/false);
+  });
   it.generator_loss = it.forward_loss + it.reverse_loss;
-  update(kGenerator, apart ? it.forward_loss : it.generator_loss, /*last=*/true);
-  reverse.join();
+  update(kGenerator, apart ? torch::Tensor() : it.generator_loss, /*last=*/true);
   it.energy_loss = both_parts(it);
   return it;
 }
 
 void Ddaebm::judge_real(Iteration& it, const Steps& at, const Noise& noise) {
-  if (game_.calibrate || game_.gamma == 0) return;  // then real and generated points go together
+  if (game_.calibrate) {
+    const auto next = torch::where(noise.from_origin.unsqueeze(1), noise.origin, it.x_next);
+    it.real_loss = origin_loss(torch::cat({it.x_t, next}), {kDatum, kNext}, noise, it.energy_real);
+    it.penalty = torch::zeros({}, options_);
+    return;
+  }
   auto [e, gradient] = energy_and_gradient(it.x_t, noise.t, at);
   it.energy_real = e;
   it.penalty_gradient =
@@ -190,6 +204,9 @@ void Ddaebm::judge_real(Iteration& it, const Steps& at, const Noise& noise) {
   if (game_.energy_l2 > 0) it.real_loss = it.real_loss + level(it.energy_real);
 }
 
+// Without a penalty E takes real and generated points together.
+bool Ddaebm::real_apart() const { return game_.calibrate || game_.gamma > 0; }
+
 // The game sees differences of E only; this holds its level, and its scale from running away.
 torch::Tensor Ddaebm::level(const torch::Tensor& e) const {
   return game_.energy_l2 * e.square().mean();
@@ -198,12 +215,12 @@ torch::Tensor Ddaebm::level(const torch::Tensor& e) const {
 // Maximisation in E, eq. 22, with the gradient penalty, eq. 23: what judge_real left of it.
 void Ddaebm::energy_loss(Iteration& it, const Steps& at, const Noise& noise) {
   if (game_.calibrate) {
-    origin_loss(it, noise);
+    it.fake_loss = origin_loss(it.fake.detach(), {kFake}, noise, it.energy_fake);
     return;
   }
   const auto& t = noise.t;
   const auto fake = it.fake.detach();
-  if (it.real_loss.defined()) {
+  if (real_apart()) {
     it.energy_fake = energy(fake, t, at);
     it.fake_loss = weighed(game_.fake_weight, it.energy_fake.mean());
   } else {
@@ -232,26 +249,28 @@ Ddaebm::Densities Ddaebm::densities(const torch::Tensor& x, const torch::Tensor&
 // log-densities of the three up to a term that they share. At the last step, and in a share of all
 // rows, a Gaussian takes the place of x_{t+1}, and its log-density that of E(x, t+1): so the shared
 // term is zero there, and by the chain of steps everywhere. docs/calibration.md derives it.
-void Ddaebm::origin_loss(Iteration& it, const Noise& noise) {
-  const int64_t n = it.x_t.size(0);
+torch::Tensor Ddaebm::origin_loss(const torch::Tensor& x, const std::vector<Origin>& origins,
+                                  const Noise& noise, torch::Tensor& energy) {
+  const auto kinds = static_cast<int64_t>(origins.size());
+  const auto n = noise.t.size(0);
   const int64_t last = process_.steps() - 1;
-  const auto next = torch::where(noise.from_origin.unsqueeze(1), noise.origin, it.x_next);
-  const auto x = torch::cat({it.x_t, it.fake.detach(), next});  // [3N, D]
-  const auto t = noise.t.repeat(3);
+  const auto t = noise.t.repeat(kinds);
   const auto e = nets_.energy->at_times(
-      x, torch::stack({t, t + process_.steps(), (t + 1).clamp_max(last)}));  // [3, 3N]
+      x, torch::stack({t, t + process_.steps(), (t + 1).clamp_max(last)}));  // [3, kinds N]
 
   const double s = game_.origin_std;
   const double log_scale = std::log(s) + 0.5 * std::log(2.0 * std::numbers::pi);
   const auto known =
       sum_event(x.square()) / (-2.0 * s * s) - log_scale * static_cast<double>(x.size(1));
-  const auto of_next = torch::where(noise.from_origin.repeat(3), known, e[2]);
-  // [answer, origin, N]
-  const auto log_p = torch::stack({e[0], e[1], of_next}).log_softmax(0).view({3, 3, n});
-  it.fake_loss = -log_p.diagonal().sum(1).mean();
-  it.energy_real = e[0].slice(0, 0, n);
-  it.energy_fake = e[0].slice(0, n, 2 * n);
-  it.penalty = torch::zeros({}, options_);
+  const auto of_next = torch::where(noise.from_origin.repeat(kinds), known, e[2]);
+  const auto log_p = torch::stack({e[0], e[1], of_next}).log_softmax(0);
+  energy = e[0].slice(0, 0, n);
+  torch::Tensor loss;
+  for (int64_t i = 0; i < kinds; ++i) {
+    const auto right = log_p[origins[static_cast<size_t>(i)]].slice(0, i * n, (i + 1) * n);
+    loss = loss.defined() ? loss - right.mean() : -right.mean();
+  }
+  return loss;
 }
 
 // Minimisation in p_phi and q_psi: the bound of L2, eq. 19,
@@ -274,25 +293,28 @@ void Ddaebm::reverse_loss(Iteration& it, const Steps& at, const Noise& noise) {
 }
 
 // and that of L1, eq. 17.
-void Ddaebm::forward_loss(Iteration& it, const Steps& at, const Noise& noise) {
+void Ddaebm::forward_loss(Iteration& it, const Steps& at, const Noise& noise,
+                          ops::Handover& encoded) {
   ops::Beside beside(options_.device(), ops::Beside::Lane::first);
+  Densities of_fake;
   beside.run([&] {
+    if (game_.calibrate) {
+      of_fake = densities(it.fake, noise.t);
+    } else {
+      of_fake.data = energy(it.fake, noise.t, at);
+    }
+    it.fake_energy_term = -(of_fake.data + at.log_q(it.x_next, it.fake)).mean();
+  });
+  beside.join([&] {
     if (!game_.posterior_term || !game_.latent) {
       it.latent_loss = torch::zeros({}, options_);
       return;
     }
+    encoded.await();  // the encoder's norms see the real pairs first
     const auto q = nets_.encoder->forward(it.fake, it.x_next, noise.t);
     const auto nll = ops::gaussian_nll(noise.z, q.mean, q.log_variance);
     it.latent_loss = weighed(game_.latent_weight, nll.mean());
   });
-  Densities of_fake;
-  if (game_.calibrate) {
-    of_fake = densities(it.fake, noise.t);
-  } else {
-    of_fake.data = energy(it.fake, noise.t, at);
-  }
-  it.fake_energy_term = -(of_fake.data + at.log_q(it.x_next, it.fake)).mean();
-  beside.join();
   it.forward_loss = weighed(game_.forward_weight, it.fake_energy_term + it.latent_loss);
   if (game_.calibrate) {
     // KL(p_phi(x_t) || q(x_t)), whose gradient passes through the points alone.
@@ -327,8 +349,8 @@ torch::Tensor Ddaebm::step(const torch::Tensor& x0, const torch::Tensor& /*progr
   std::vector<Iteration> parts;
   for_parts([&](const auto& x, const Noise& part, const Steps& at, bool last, double share) {
     Iteration it = diffuse(x, at, part);
-    judge_real(it, at, part);
-    if (it.real_loss.defined()) {
+    if (real_apart()) {
+      judge_real(it, at, part);
       update(kEnergy, it.real_loss * share, /*last=*/false);
       it.real_loss = it.real_loss.detach();
     }
@@ -353,7 +375,9 @@ torch::Tensor Ddaebm::step(const torch::Tensor& x0, const torch::Tensor& /*progr
     Iteration& it = parts[i++];
     generate(it, at, part, /*reconstruct=*/true);
     reverse_loss(it, at, part);
-    forward_loss(it, at, part);
+    ops::Handover encoded(options_.device());
+    encoded.made();
+    forward_loss(it, at, part, encoded);
     it.generator_loss = it.forward_loss + it.reverse_loss;
     update(kGenerator, it.generator_loss * share, last);
     total = total + losses(it) * share;

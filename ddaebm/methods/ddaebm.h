@@ -3,6 +3,7 @@
 #include "ddaebm/diffusion/process.h"
 #include "ddaebm/methods/method.h"
 #include "ddaebm/nets/networks.h"
+#include "ddaebm/ops/beside.h"
 
 namespace ddaebm {
 
@@ -156,19 +157,24 @@ class Ddaebm : public Method {
   // In turn: the real pair (x_t, x_{t+1}); what E makes of x_t; what the generator makes of
   // x_{t+1}, the reconstruction where it will be asked for.
   static Iteration diffuse(const torch::Tensor& x0, const Steps& at, const Noise& noise);
+  bool real_apart() const;
   void judge_real(Iteration& it, const Steps& at, const Noise& noise);
   void generate(Iteration& it, const Steps& at, const Noise& noise, bool reconstruct);
   torch::Tensor encode(Iteration& it, const Noise& noise);
   void energy_loss(Iteration& it, const Steps& at, const Noise& noise);
   torch::Tensor level(const torch::Tensor& e) const;
   void reverse_loss(Iteration& it, const Steps& at, const Noise& noise);
-  void forward_loss(Iteration& it, const Steps& at, const Noise& noise);
+  // `encoded`: when the encoder has seen the real pairs.
+  void forward_loss(Iteration& it, const Steps& at, const Noise& noise, ops::Handover& encoded);
   // Calibration: E and F, the log-density of generated points, both at the same x, each [N].
   struct Densities {
     torch::Tensor data, fake;
   };
   Densities densities(const torch::Tensor& x, const torch::Tensor& t);
-  void origin_loss(Iteration& it, const Noise& noise);
+  // Of points x [kinds N, D], those of each kind in turn; E(x, t) of the first kind, [N].
+  enum Origin : int64_t { kDatum, kFake, kNext };
+  torch::Tensor origin_loss(const torch::Tensor& x, const std::vector<Origin>& origins,
+                            const Noise& noise, torch::Tensor& energy);
   torch::Tensor losses(const Iteration& it) const;
 
   Process process_;

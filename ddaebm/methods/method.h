@@ -20,7 +20,9 @@ struct Player {
 };
 
 // Adds the gradient of `loss` in the parameters of the player of that index to those given since
-// its last step; with the last of them the optimiser takes one step that lowers their sum.
+// its last step; with the last of them the optimiser takes one step that lowers their sum. An
+// undefined loss adds nothing. Two threads may add to one player, and only one at a time may be the
+// last.
 using Update = std::function<void(size_t player, const torch::Tensor& loss, bool last)>;
 
 // A way to train a model of data. What the loop, the checkpoints and the commands know of it.

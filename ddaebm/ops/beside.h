@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -8,25 +9,32 @@
 
 namespace ddaebm::ops {
 
-// Work that a GPU may do beside what it is given afterwards, since neither fills it; on a CPU, work
-// like any other. What autograd derives from it may run beside other work too.
+// Work that may be done beside other work, since neither fills the device. What autograd derives
+// from it may run beside other work too. A GPU has streams for it. On a CPU of two threads each
+// does one of the two: what both had a share of would wander between the cores' memories.
 class Beside {
  public:
   // A lane's work is done in turn: in two of them whole networks, in the others what a pass of a
-  // network need not wait for, its branch of times and the gradients of its weights.
+  // network need not wait for, its branch of times and the gradients of its weights. The last two
+  // are for GPUs, and work like any other on a CPU.
   enum class Lane { first, second, times, weights };
   Beside(torch::Device device, Lane lane) : device_(device), lane_(lane) {}
 
-  // Calls `work`, whose kernels wait for all that was given to the device before. Tensors of
-  // others that it reads must live until `join`: those of `kept` do.
-  void run(const std::function<void()>& work, const std::vector<torch::Tensor>& kept = {});
-  // From here on the results may be used.
-  void join();
+  // A GPU is given `work` now, whose kernels wait for all that was given to it before. A CPU keeps
+  // it until `join`. Tensors of others that it reads must live until then: those of `kept` do.
+  void run(std::function<void()> work, const std::vector<torch::Tensor>& kept = {});
+  // Calls `meanwhile`, if there is one, beside what runs. From here on the results may be used.
+  void join(const std::function<void()>& meanwhile = {});
 
  private:
+  void run_on_gpu(const std::function<void()>& work, const std::vector<torch::Tensor>& kept);
+  void join_gpu();
+
   torch::Device device_;
-  [[maybe_unused]] Lane lane_;  // where there is a GPU
+  Lane lane_;
   std::vector<torch::Tensor> kept_;
+  std::vector<std::function<void()>> waiting_;  // a CPU's
+  bool begun_ = false;                          // on a GPU
 };
 
 // What one lane leaves for another: `made` where it is ready, `await` before it is used.
@@ -36,11 +44,24 @@ class Handover {
   ~Handover();
   void made();
   void await();
+  // Makes it, and says so even where that fails: no one waits for what will not come.
+  template <class Make>
+  auto after(const Make& make) {
+    try {
+      auto result = make();
+      made();
+      return result;
+    } catch (...) {
+      made();
+      throw;
+    }
+  }
 
  private:
   struct Event;
   torch::Device device_;
-  std::unique_ptr<Event> event_;
+  std::unique_ptr<Event> event_;   // a GPU's
+  std::atomic<bool> made_{false};  // a CPU's
 };
 
 }  // namespace ddaebm::ops

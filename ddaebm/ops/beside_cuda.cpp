@@ -56,11 +56,7 @@ void wait(const CUDAStream& waiting, const CUDAStream& first) {
 
 }  // namespace
 
-void Beside::run(const std::function<void()>& work, const std::vector<torch::Tensor>& kept) {
-  if (!device_.is_cuda()) {
-    work();
-    return;
-  }
+void Beside::run_on_gpu(const std::function<void()>& work, const std::vector<torch::Tensor>& kept) {
   kept_.insert(kept_.end(), kept.begin(), kept.end());
   const auto stream = c10::cuda::getCurrentCUDAStream(device_.index());
   const auto side = companion(stream, lane_);
@@ -69,11 +65,9 @@ void Beside::run(const std::function<void()>& work, const std::vector<torch::Ten
   work();
 }
 
-void Beside::join() {
-  if (!device_.is_cuda()) return;
+void Beside::join_gpu() {
   const auto stream = c10::cuda::getCurrentCUDAStream(device_.index());
   wait(stream, companion(stream, lane_));
-  kept_.clear();
 }
 
 struct Handover::Event {
@@ -83,12 +77,17 @@ Handover::Handover(torch::Device device) : device_(device) {}
 Handover::~Handover() = default;
 
 void Handover::made() {
-  if (!device_.is_cuda()) return;
+  if (!device_.is_cuda()) {
+    made_ = true;
+    made_.notify_all();
+    return;
+  }
   event_ = std::make_unique<Event>();
   event_->event.record(c10::cuda::getCurrentCUDAStream(device_.index()));
 }
 
 void Handover::await() {
+  if (!device_.is_cuda()) made_.wait(false);
   if (event_) event_->event.block(c10::cuda::getCurrentCUDAStream(device_.index()));
   event_.reset();
 }

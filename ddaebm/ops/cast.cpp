@@ -51,7 +51,7 @@ struct CastAll : Function<CastAll> {
 }  // namespace
 
 Tensor end_to_end(const std::vector<Tensor>& likes, const std::vector<Tensor>& xs,
-                  torch::ScalarType type, const Tensor& onto) {
+                  torch::ScalarType type, const Tensor& onto, Tensor into) {
   if (xs.empty()) return torch::empty({0}, type);
   std::vector<Tensor> parts;
   for (size_t i = 0; i < xs.size(); ++i) parts.push_back(in_order_of(likes[i], xs[i]));
@@ -59,8 +59,16 @@ Tensor end_to_end(const std::vector<Tensor>& likes, const std::vector<Tensor>& x
     return x.scalar_type() == xs[0].scalar_type() && x.device() == xs[0].device();
   });
   if (alike && gpu::takes(xs[0])) return gpu::end_to_end(parts, type, onto);
-  const auto all = at::cat(parts).to(type);
-  return onto.defined() ? onto.add_(all) : all;
+  if (!onto.defined()) {
+    if (!alike || !into.defined()) return at::cat(parts).to(type);
+    return at::cat_out(into, parts);
+  }
+  int64_t from = 0;
+  for (const Tensor& part : parts) {
+    onto.slice(0, from, from + part.numel()).add_(part);
+    from += part.numel();
+  }
+  return onto;
 }
 
 std::vector<Tensor> cut(const Tensor& flat, const std::vector<Tensor>& likes) {

@@ -161,20 +161,6 @@ T slope_or_one(const torch::Tensor& slope) {
 
 }  // namespace
 
-torch::Tensor product(const torch::Tensor& a, const torch::Tensor& b) {
-  constexpr int64_t kWorthSharing = 500000;  // multiplications a thread
-  const int64_t a_row = a.size(1) * b.size(1);
-  const int64_t grain = kWorthSharing / std::max<int64_t>(a_row, 1) + 1;
-  if (!a.is_cpu() || a.size(0) <= grain) return a.mm(b);
-  auto out = torch::empty({a.size(0), b.size(1)}, a.options());
-  at::parallel_for(0, a.size(0), grain, [&](int64_t first, int64_t last) {
-    const at::AutoDispatchBelowADInplaceOrView plain;  // a thread has a state of its own
-    auto rows = out.slice(0, first, last);
-    at::mm_out(rows, a.slice(0, first, last), b);
-  });
-  return out;
-}
-
 torch::Tensor add_bias(const Matrix& h, const torch::Tensor& table, const torch::Tensor& rows) {
   if (!h.a.is_cpu()) return gpu::add_bias(h, table, rows);
   return h.made().add_(rows.defined() ? table.index_select(0, rows) : table);

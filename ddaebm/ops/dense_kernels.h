@@ -12,8 +12,8 @@ namespace ddaebm::ops::kernels {
 // the threads, so that sums do not depend on how many there are; on a GPU each is one kernel, which
 // makes the product too where that is small.
 
-// a b, [M, K] [K, C] -> [M, C]. On a CPU the rows are shared out among LibTorch's threads, each of
-// which runs a product of its own: a library that shares one product out waits within it.
+// a b, [M, K] [K, C] -> [M, C]. On a CPU by oneDNN, or by LibTorch's library, whose products are
+// each of a share of the rows: one that shares a product out by itself waits within it.
 torch::Tensor product(const torch::Tensor& a, const torch::Tensor& b);
 
 // The matrix a b, not multiplied yet; or a itself where b is undefined, which what adds a bias then

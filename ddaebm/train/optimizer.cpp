@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include <torch/csrc/autograd/autograd.h>
 
@@ -65,6 +66,7 @@ Optimizer::Optimizer(Method& method, const OptimizerConfig& config, const Ranks*
                        zeros.clone(),
                        average,
                        {},
+                       {},
                        std::make_shared<ops::Handover>(zeros.device())});
   }
   dials_ = torch::ones({static_cast<int64_t>(groups_.size()), 2}, groups_.at(0).m.options());
@@ -88,20 +90,13 @@ void Optimizer::set_iteration(int64_t iteration, int64_t iterations, double scal
 
 void Optimizer::update(size_t player, const torch::Tensor& loss, bool last) {
   Group& group = groups_.at(player);
-  auto gradients = torch::autograd::grad({loss}, group.inputs, {one_}, /*retain_graph=*/{},
-                                         /*create_graph=*/false, /*allow_unused=*/true);
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    if (!gradients[i].defined()) gradients[i] = torch::zeros_like(group.inputs[i]);
-  }
+  if (loss.defined()) gather(group, loss);
+  if (!last) return;
   const torch::NoGradGuard no_grad;
-  if (group.gradient.defined()) group.gathered->await();
-  const auto gradient =
-      ops::end_to_end(group.inputs, gradients, group.weights.all.scalar_type(), group.gradient);
-  group.gradient = last ? torch::Tensor() : gradient;
-  if (!last) {
-    group.gathered->made();
-    return;
-  }
+  TORCH_CHECK(group.gradient.defined(), group.player, " takes a step without a loss");
+  group.gathered->await();
+  const auto gradient = std::exchange(group.gradient, torch::Tensor());
+  group.used_gradient = gradient;
   if (ranks_ != nullptr) ranks_->mean(gradient);
   // Without clipping no one waits for the norm.
   ops::Beside beside(gradient.device(), ops::Beside::Lane::weights);
@@ -115,6 +110,20 @@ void Optimizer::update(size_t player, const torch::Tensor& loss, bool last) {
             dials_[static_cast<int64_t>(player)],
             {config_.beta1, config_.beta2, config_.eps, config_.ema});
   beside.join();
+}
+
+void Optimizer::gather(Group& group, const torch::Tensor& loss) {
+  auto gradients = torch::autograd::grad({loss}, group.inputs, {one_}, /*retain_graph=*/{},
+                                         /*create_graph=*/false, /*allow_unused=*/true);
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i].defined()) gradients[i] = torch::zeros_like(group.inputs[i]);
+  }
+  const torch::NoGradGuard no_grad;
+  const std::lock_guard lock(gathering_);
+  if (group.gradient.defined()) group.gathered->await();
+  group.gradient = ops::end_to_end(group.inputs, gradients, group.weights.all.scalar_type(),
+                                   group.gradient, group.used_gradient);
+  group.gathered->made();
 }
 
 void Optimizer::average_buffers() {

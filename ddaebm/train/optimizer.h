@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -94,11 +95,16 @@ class Optimizer {
     std::vector<torch::Tensor> inputs;  // the weights, as autograd::grad wants them
     torch::Tensor m, v, average;
     torch::Tensor gradient;                   // gathered since the last step; undefined: none
+    torch::Tensor used_gradient;              // of the last step: its memory serves the next
     std::shared_ptr<ops::Handover> gathered;  // of it
   };
+  // Adds a loss's gradient to what a step will follow.
+  void gather(Group& group, const torch::Tensor& loss);
+
   OptimizerConfig config_;
   const Ranks* ranks_;
   std::vector<Group> groups_;
+  std::mutex gathering_;
   torch::Tensor dials_;  // of each player, for ops::adam, [players, 2]
   torch::Tensor norms_;
   torch::Tensor one_;  // where gradients begin

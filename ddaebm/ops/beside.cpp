@@ -1,0 +1,64 @@
+#include "ddaebm/ops/beside.h"
+
+#include <exception>
+
+#include <ATen/Parallel.h>
+#include <ATen/ThreadLocalState.h>
+
+namespace ddaebm::ops {
+namespace {
+
+// Two threads have a network each. More of them share every product out, which reaches further than
+// two lanes do.
+bool a_lane_each() { return at::get_num_threads() == 2 && !at::in_parallel_region(); }
+
+// Should there be one thread only after all, it does `first`, which waits for nothing, before
+// `second`, which may wait for what the other hands over.
+void both(const std::function<void()>& first, const std::function<void()>& second) {
+  const at::ThreadLocalState state;
+  std::exception_ptr failures[2];
+  at::parallel_for(0, 2, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      try {
+        const at::ThreadLocalStateGuard guard(state);
+        i == 0 ? first() : second();
+      } catch (...) {
+        failures[i] = std::current_exception();
+      }
+    }
+  });
+  for (const auto& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+}
+
+}  // namespace
+
+void Beside::run(std::function<void()> work, const std::vector<torch::Tensor>& kept) {
+  if (device_.is_cuda()) {
+    run_on_gpu(work, kept);
+    begun_ = true;
+  } else if (lane_ == Lane::times || lane_ == Lane::weights) {
+    work();
+  } else {
+    kept_.insert(kept_.end(), kept.begin(), kept.end());
+    waiting_.push_back(std::move(work));
+  }
+}
+
+void Beside::join(const std::function<void()>& meanwhile) {
+  const auto work = [&] {
+    for (const auto& part : waiting_) part();
+  };
+  if (!device_.is_cuda() && meanwhile && !waiting_.empty() && a_lane_each()) {
+    both(work, meanwhile);
+  } else {
+    work();
+    if (meanwhile) meanwhile();
+  }
+  if (begun_) join_gpu();
+  waiting_.clear();
+  kept_.clear();
+}
+
+}  // namespace ddaebm::ops
