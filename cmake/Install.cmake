@@ -38,7 +38,7 @@ set(public_headers
   ddaebm/metrics/ranking.h
   ddaebm/nets/image_config.h ddaebm/nets/mlp.h ddaebm/nets/networks.h ddaebm/nets/nice.h
   ddaebm/nets/plain_networks.h
-  ddaebm/ops/resample.h ddaebm/ops/time_mlp.h ddaebm/ops/timed_chain.h
+  ddaebm/ops/bend.h ddaebm/ops/resample.h ddaebm/ops/time_mlp.h ddaebm/ops/timed_chain.h
   ddaebm/train/checkpoint.h ddaebm/train/flat.h ddaebm/train/graph.h ddaebm/train/model.h ddaebm/train/ood.h
   ddaebm/train/optimizer.h ddaebm/train/profile.h ddaebm/train/settings.h ddaebm/train/trainer.h)
 foreach(header ${public_headers})

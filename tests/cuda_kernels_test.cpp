@@ -121,8 +121,11 @@ TEST_P(DenseKernels, BiasAndPrelu) {
   expect_close(again.at, more.h, kAllowed, "h before them");
 }
 
-TEST_P(DenseKernels, BiasAndSilu) {
-  for (const bool timed : {false, true}) {
+TEST_P(DenseKernels, SmoothBends) {
+  for (const auto& [timed, bend] : {std::pair{false, Bend::silu},
+                                    {true, Bend::silu},
+                                    {false, Bend::softplus},
+                                    {true, Bend::softplus}}) {
     Given h = given();
     h.dense.table_rows = 1;  // the bias is one for all rows
     h.dense.table_row_of = nullptr;
@@ -132,16 +135,29 @@ TEST_P(DenseKernels, BiasAndSilu) {
     cuda::AddedRows added;
     if (timed) added = {before.data_ptr(), of_row.data_ptr<int64_t>()};
     auto y = torch::empty_like(h.at);
-    cuda::bias_silu(h.dense, h.at.data_ptr(), added, y.data_ptr(), nullptr);
-    const auto plain = kernels::bias_silu(h.plain, bias, before, of_row);
+    cuda::bias_bend(h.dense, h.at.data_ptr(), added, bend, y.data_ptr(), nullptr);
+    const auto plain = kernels::bias_bend(h.plain, bias, before, of_row, bend);
     expect_close(y, plain.y, kAllowed, "y");
     expect_close(h.at, plain.h, kAllowed, "h");
   }
-  const auto h = matrix();
-  auto gh = torch::empty_like(h);
-  const Given g = given();
-  cuda::silu_backward(g.dense, g.at.data_ptr(), h.data_ptr(), gh.data_ptr(), nullptr);
-  expect_close(gh, kernels::silu_backward(g.plain, h), kAllowed, "gh");
+  for (const auto bend : {Bend::silu, Bend::softplus}) {
+    const auto h = matrix();
+    auto gh = torch::empty_like(h);
+    for (const auto& more : {Tensor(), matrix()}) {
+      const Given g = given();
+      cuda::bend_backward(g.dense, g.at.data_ptr(), h.data_ptr(), bend,
+                          more.defined() ? more.data_ptr() : nullptr, gh.data_ptr(), nullptr);
+      expect_close(gh, kernels::bend_backward(g.plain, h, bend, more), kAllowed, "gh");
+    }
+    const auto gy = matrix();
+    const Given u = given();
+    auto of_gy = torch::empty_like(h);
+    cuda::bend_backward_twice(u.dense, u.at.data_ptr(), gy.data_ptr(), h.data_ptr(), bend,
+                              of_gy.data_ptr(), gh.data_ptr(), nullptr);
+    const auto twice = kernels::bend_backward_twice(u.plain, gy, h, bend);
+    expect_close(of_gy, twice.of_gy, kAllowed, "that of gy");
+    expect_close(gh, twice.of_h, kAllowed, "that of h");
+  }
 }
 
 TEST(WaveKernels, AreTheFormulaAndItsGradient) {

@@ -1,5 +1,6 @@
 #include "ddaebm/nets/nice.h"
 
+#include <array>
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -53,8 +54,8 @@ TEST(Nice, DensitySumsToOne) {
   }
 }
 
-// Layers of two widths, with PReLUs or SiLUs, with and without what a time adds.
-std::vector<ops::TimedDense> chain(bool timed, bool silu = false) {
+// Layers of two widths, with and without what a time adds.
+std::vector<ops::TimedDense> chain(bool timed, ops::Bend bend = ops::Bend::prelu) {
   const auto leaf = [](at::IntArrayRef shape) {
     return torch::randn(shape, kDoubles).requires_grad_();
   };
@@ -64,30 +65,38 @@ std::vector<ops::TimedDense> chain(bool timed, bool silu = false) {
     ops::TimedDense layer;
     layer.weight = leaf({out, in});
     layer.bias = leaf({out});
-    layer.silu = silu && out != 3;
-    if (out != 3 && !silu) layer.slope = leaf({1});
-    if (out != 3 && timed) (silu ? layer.before : layer.after) = leaf({4, out});
+    if (out != 3) {
+      layer.bend = bend;
+      if (bend == ops::Bend::prelu) layer.slope = leaf({1});
+      if (bend != ops::Bend::prelu && timed) layer.before = leaf({4, out});
+      if (bend != ops::Bend::silu && timed) layer.after = leaf({4, out});
+    }
     layers.push_back(layer);
     in = out;
   }
   return layers;
 }
 
-TEST(TimedChain, ValuesAndBothDerivativesAreThePlainOperators) {
+constexpr std::array kBends = {ops::Bend::prelu, ops::Bend::softplus, ops::Bend::silu};
+
+TEST(TimedChain, ValuesAndThreeDerivativesAreThePlainOperators) {
   torch::manual_seed(5);
-  for (const auto& [timed, silu] : std::vector<std::pair<bool, bool>>{
-           {true, false}, {false, false}, {true, true}, {false, true}}) {
-    const auto layers = chain(timed, silu);
+  for (size_t i = 0; i < 2 * kBends.size(); ++i) {
+    const bool timed = i % 2 == 0;
+    const bool smooth = kBends[i / 2] != ops::Bend::prelu;
+    const auto layers = chain(timed, kBends[i / 2]);
     const auto x = torch::randn({9, 5}, kDoubles).requires_grad_();
     const auto t = timed ? torch::arange(9).remainder(4) : torch::Tensor();
     const auto weight = torch::randn({9, 3}, kDoubles);
+    const auto direction = torch::randn({9, 5}, kDoubles);
     std::vector<torch::Tensor> inputs = {x};
     for (const auto& l : layers) {
       for (const auto& tensor : {l.weight, l.bias, l.slope, l.after, l.before}) {
         if (tensor.defined()) inputs.push_back(tensor);
       }
     }
-    // y, its gradients in all inputs, and those of the gradient in x's square.
+    // y, its gradients in all inputs, those of the gradient in x's square, with and without y in
+    // the same loss, and those of the curvature along a direction.
     const auto all_of = [&](const torch::Tensor& y) {
       std::vector<torch::Tensor> found = {y};
       const auto first = torch::autograd::grad({(y * weight).sum()}, inputs, {}, true);
@@ -96,23 +105,41 @@ TEST(TimedChain, ValuesAndBothDerivativesAreThePlainOperators) {
       const auto second =
           torch::autograd::grad({of_x.square().sum()}, inputs, {}, true, false, true);
       found.insert(found.end(), second.begin(), second.end());
+      const auto slope = torch::autograd::grad({y}, {x}, {weight}, true, true)[0];
+      for (const auto& loss : {slope.square().sum(), slope.square().sum() + (y * weight).sum()}) {
+        const auto of_loss = torch::autograd::grad({loss}, inputs, {}, true, false, true);
+        found.insert(found.end(), of_loss.begin(), of_loss.end());
+      }
+      if (smooth) {
+        const auto loss = (slope * slope.detach()).sum();
+        const auto curved = torch::autograd::grad({loss}, {x}, {}, true, true)[0];
+        const auto third =
+            torch::autograd::grad({(curved * direction).sum()}, inputs, {}, true, false, true);
+        found.insert(found.end(), third.begin(), third.end());
+      }
       return found;
     };
     const auto ours = all_of(ops::timed_chain(layers, x, t));
     const auto plain = all_of(ops::reference::timed_chain(layers, x, t));
-    for (size_t i = 0; i < plain.size(); ++i) {
-      ASSERT_EQ(ours[i].defined(), plain[i].defined()) << i;
-      if (!plain[i].defined()) continue;
-      const double size = std::max(1.0, plain[i].abs().max().item<double>());
-      EXPECT_LT((ours[i] - plain[i]).abs().max().item<double>(), 1e-12 * size) << i;
+    ASSERT_EQ(ours.size(), plain.size());
+    for (size_t k = 0; k < plain.size(); ++k) {
+      // What nothing depends on may be zero, or not there.
+      const auto known = [&](const torch::Tensor& found, const torch::Tensor& other) {
+        return found.defined() || !other.defined() ? found : torch::zeros_like(other);
+      };
+      const auto mine = known(ours[k], plain[k]);
+      const auto theirs = known(plain[k], ours[k]);
+      if (!theirs.defined()) continue;
+      const double size = std::max(1.0, theirs.abs().max().item<double>());
+      EXPECT_LT((mine - theirs).abs().max().item<double>(), 1e-12 * size) << i << ", " << k;
     }
   }
 }
 
 TEST(TimedChain, GradientsOfTheInputAloneOrOfTheParametersAlone) {
   torch::manual_seed(6);
-  for (const bool silu : {false, true}) {
-    const auto layers = chain(true, silu);
+  for (const auto bend : kBends) {
+    const auto layers = chain(true, bend);
     const auto t = torch::arange(9).remainder(4);
     const auto x = torch::randn({9, 5}, kDoubles);
     const auto apart = [&](const torch::Tensor& input, const torch::Tensor& wanted) {
@@ -136,15 +163,18 @@ TEST(TimedChain, GradientsOfTheInputAloneOrOfTheParametersAlone) {
 TEST(TimedChain, RefusesWhatItWouldPassOver) {
   const auto x = torch::randn({9, 5}, kDoubles);
   const auto t = torch::arange(9).remainder(4);
-  auto bent_last = chain(true, true);
-  bent_last.back().silu = true;
+  auto bent_last = chain(true, ops::Bend::silu);
+  bent_last.back().bend = ops::Bend::silu;
   EXPECT_THROW(ops::timed_chain(bent_last, x, t), c10::Error);
-  auto before_prelu = chain(true, false);
+  auto before_prelu = chain(true);
   before_prelu[0].before = torch::randn({4, 7}, kDoubles);
   EXPECT_THROW(ops::timed_chain(before_prelu, x, t), c10::Error);
-  auto after_silu = chain(true, true);
-  after_silu[0].after = torch::randn({4, 7}, kDoubles);
-  EXPECT_THROW(ops::timed_chain(after_silu, x, t), c10::Error);
+  auto after_all = chain(true);
+  after_all.back().after = torch::randn({4, 3}, kDoubles);
+  EXPECT_THROW(ops::timed_chain(after_all, x, t), c10::Error);
+  auto sloping = chain(true, ops::Bend::silu);
+  sloping[0].slope = torch::randn({1}, kDoubles);
+  EXPECT_THROW(ops::timed_chain(sloping, x, t), c10::Error);
 }
 
 TEST(Nice, AnOddNumberOfColumnsIsRefused) { EXPECT_THROW(Nice(5, 4, small(false)), Error); }

@@ -59,7 +59,14 @@ NiceImpl::Couplings NiceImpl::timed_couplings() const {
   Couplings made;
   for (const auto& coupling : couplings) {
     auto& layers = made.emplace_back();
-    for (const Layer& l : coupling) layers.push_back({l.weight, l.bias, l.slope, {}});
+    for (const Layer& l : coupling) {
+      const bool last = &l == &coupling.back();
+      const auto hidden = l.slope.defined() ? ops::Bend::prelu : ops::Bend::softplus;
+      layers.push_back({.weight = l.weight,
+                        .bias = l.bias,
+                        .slope = l.slope,
+                        .bend = last ? ops::Bend::linear : hidden});
+    }
   }
   if (!embeddings_.defined()) return made;
 

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <string>
 
+#include "ddaebm/ops/timed_chain.h"
+
 namespace ddaebm {
 
 SmoothMlpImpl::SmoothMlpImpl(int64_t in, const std::vector<int64_t>& widths) {
@@ -19,9 +21,13 @@ SmoothMlpImpl::SmoothMlpImpl(int64_t in, const std::vector<int64_t>& widths) {
 }
 
 torch::Tensor SmoothMlpImpl::forward(const torch::Tensor& x) const {
-  auto h = at::linear(x, weights_[0], biases_[0]);
-  for (size_t i = 1; i < weights_.size(); ++i) h = at::linear(at::silu(h), weights_[i], biases_[i]);
-  return h;
+  std::vector<ops::TimedDense> layers(weights_.size());
+  for (size_t i = 0; i < layers.size(); ++i) {
+    layers[i].weight = weights_[i];
+    layers[i].bias = biases_[i];
+    if (i + 1 < layers.size()) layers[i].bend = ops::Bend::silu;
+  }
+  return ops::timed_chain(layers, x, {});
 }
 
 }  // namespace ddaebm

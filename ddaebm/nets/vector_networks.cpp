@@ -50,7 +50,7 @@ struct VectorEncoder : EncoderNet {
     const auto code = net_(torch::cat({x_t, x_next}, 1), t);
     const auto head = [&](const Mlp& linear) {
       const ops::Dense& layer = linear->layers().front();
-      return ops::timed_chain({{layer.weight, layer.bias, {}, {}}}, code, {});
+      return ops::timed_chain({{.weight = layer.weight, .bias = layer.bias}}, code, {});
     };
     return bounded(head(mean_), head(log_variance_));
   }

@@ -42,7 +42,7 @@ Tensor WaveMlpImpl::forward(const Tensor& x, const Tensor& t) const {
   for (size_t i = 0; i < layers.size(); ++i) {
     layers[i].weight = weights_[i];
     layers[i].bias = biases_[i];
-    layers[i].silu = i + 1 < layers.size();
+    if (i + 1 < layers.size()) layers[i].bend = ops::Bend::silu;
     if (i < of_times_.size()) layers[i].before = of_times_[i];
   }
   return ops::timed_chain(layers, ops::waves(x, frequencies_), t);

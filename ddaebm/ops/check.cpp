@@ -337,10 +337,10 @@ TimeMlpParts random_time_mlp(Random& random, const torch::TensorOptions& options
   return net;
 }
 
-// Layers with SiLU over waves of x, their gradients as an update takes them, and those of the
-// gradient in x.
-CheckResult check_wave_layers(const torch::TensorOptions& options, double allowed,
-                              const char* type) {
+// Layers with smooth bends over waves of x, their gradients as an update takes them, and those of
+// the gradient in x.
+CheckResult check_wave_layers(const torch::TensorOptions& options, double allowed, const char* type,
+                              Bend bend) {
   Random random(options.device());
   constexpr int64_t kRows = 70;
   const auto leaf = [&](at::IntArrayRef shape) {
@@ -358,7 +358,7 @@ CheckResult check_wave_layers(const torch::TensorOptions& options, double allowe
     layer.weight = (random.normal({width, columns}, options) / std::sqrt(columns)).requires_grad_();
     layer.bias = leaf({width});
     if (!last && width != 40) layer.before = leaf({kTimes, width});
-    layer.silu = !last;
+    if (!last) layer.bend = bend;
     for (const auto& tensor : {layer.weight, layer.bias, layer.before}) {
       if (tensor.defined()) inputs.push_back(tensor);
     }
@@ -370,15 +370,19 @@ CheckResult check_wave_layers(const torch::TensorOptions& options, double allowe
     const auto loss = (y * weight).sum();
     auto found = torch::autograd::grad({loss}, inputs, {}, /*retain_graph=*/true);
     const auto of_x = torch::autograd::grad({loss}, {x}, {}, true, /*create_graph=*/true)[0];
-    found.push_back(torch::autograd::grad({of_x.square().sum()}, {x})[0]);
+    for (const auto& twice : torch::autograd::grad({of_x.square().sum()}, inputs, {}, true, false,
+                                                   /*allow_unused=*/true)) {
+      if (twice.defined()) found.push_back(twice);
+    }
     found.push_back(y);
     return found;
   };
-  return {fmt::format("layers with SiLU over waves, {}", type),
-          difference(
-              differentiated(timed_chain(layers, waves(x, frequencies), t)),
-              differentiated(reference::timed_chain(layers, reference::waves(x, frequencies), t))),
-          allowed};
+  return {
+      fmt::format("layers with {} over waves, {}", bend == Bend::silu ? "SiLU" : "softplus", type),
+      difference(
+          differentiated(timed_chain(layers, waves(x, frequencies), t)),
+          differentiated(reference::timed_chain(layers, reference::waves(x, frequencies), t))),
+      allowed};
 }
 
 std::vector<CheckResult> check_all(torch::Device device) {
@@ -395,7 +399,9 @@ std::vector<CheckResult> check_all(torch::Device device) {
   for (const auto norm : {NormPlace::none, NormPlace::before_prelu, NormPlace::after_prelu}) {
     both(1e-4, [&](const auto&... given) { return check_network(given..., norm); });
   }
-  both(1e-4, check_wave_layers);
+  for (const auto bend : {Bend::silu, Bend::softplus}) {
+    both(1e-4, [&](const auto&... given) { return check_wave_layers(given..., bend); });
+  }
   both(1e-4, check_network_and_gradient);
   for (const ImageCheck& image : image_checks()) {
     both(2e-5, [&](const auto&... given) { return check_image(image, given...); });

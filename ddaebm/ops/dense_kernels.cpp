@@ -192,18 +192,31 @@ Bent bias_prelu(const Matrix& matrix, const torch::Tensor& table, const torch::T
   return {h, y};
 }
 
-// LibTorch's own loops are as good.
-Bent bias_silu(const Matrix& matrix, const torch::Tensor& bias, const torch::Tensor& before,
-               const torch::Tensor& rows) {
-  if (!matrix.a.is_cpu()) return gpu::bias_silu(matrix, bias, before, rows);
+// Of smooth bends LibTorch's own loops are as good.
+Bent bias_bend(const Matrix& matrix, const torch::Tensor& bias, const torch::Tensor& before,
+               const torch::Tensor& rows, Bend bend) {
+  if (!matrix.a.is_cpu()) return gpu::bias_bend(matrix, bias, before, rows, bend);
   auto h = matrix.made().add_(bias);
   if (before.defined()) h.add_(before.index_select(0, rows));
-  return {h, at::silu(h)};
+  return {h, bend == Bend::silu ? at::silu(h) : at::softplus(h)};
 }
 
-torch::Tensor silu_backward(const Matrix& matrix, const torch::Tensor& h) {
-  if (!h.is_cpu()) return gpu::silu_backward(matrix, h);
-  return at::silu_backward(matrix.made(), h);
+torch::Tensor bend_backward(const Matrix& matrix, const torch::Tensor& h, Bend bend,
+                            const torch::Tensor& more) {
+  if (!h.is_cpu()) return gpu::bend_backward(matrix, h, bend, more);
+  const auto gy = matrix.made();
+  auto gh = bend == Bend::silu ? at::silu_backward(gy, h) : at::sigmoid(h).mul_(gy);
+  return more.defined() ? gh.add_(more) : gh;
+}
+
+BendTwice bend_backward_twice(const Matrix& matrix, const torch::Tensor& gy, const torch::Tensor& h,
+                              Bend bend) {
+  if (!h.is_cpu()) return gpu::bend_backward_twice(matrix, gy, h, bend);
+  const auto u = matrix.made();
+  const auto s = at::sigmoid(h);
+  const auto slope_of_s = s * (1 - s);
+  if (bend == Bend::softplus) return {u * s, u * gy * slope_of_s};
+  return {u * (s + h * slope_of_s), u * gy * slope_of_s * (2 + h * (1 - 2 * s))};
 }
 
 torch::Tensor prelu_backward(const Matrix& matrix, const torch::Tensor& h,

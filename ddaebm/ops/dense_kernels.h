@@ -4,6 +4,8 @@
 
 #include <torch/types.h>
 
+#include "ddaebm/ops/bend.h"
+
 namespace ddaebm::ops::kernels {
 
 // What a dense layer does beside its matrix products, without autograd. All matrices are [N, C] and
@@ -34,11 +36,18 @@ Bent bias_prelu(const Matrix& h, const torch::Tensor& table, const torch::Tensor
                 const torch::Tensor& slope, const torch::Tensor& after = {},
                 const torch::Tensor& after_rows = {});
 
-// h + bias [C] and, where `before` [B, C] is given, its row rows[i]; and SiLU of it.
-Bent bias_silu(const Matrix& h, const torch::Tensor& bias, const torch::Tensor& before,
-               const torch::Tensor& rows);
-// gh = gy silu'(h).
-torch::Tensor silu_backward(const Matrix& gy, const torch::Tensor& h);
+// h + bias [C] and, where `before` [B, C] is given, its row rows[i]; and SiLU or softplus of it.
+Bent bias_bend(const Matrix& h, const torch::Tensor& bias, const torch::Tensor& before,
+               const torch::Tensor& rows, Bend bend);
+// gh = gy bend'(h) and, where it is given, `more`.
+torch::Tensor bend_backward(const Matrix& gy, const torch::Tensor& h, Bend bend,
+                            const torch::Tensor& more = {});
+// For a cotangent u of that: u bend'(h), which is gy's, and u gy bend''(h), which is h's.
+struct BendTwice {
+  torch::Tensor of_gy, of_h;
+};
+BendTwice bend_backward_twice(const Matrix& u, const torch::Tensor& gy, const torch::Tensor& h,
+                              Bend bend);
 
 // gh = gy prelu'(h).
 torch::Tensor prelu_backward(const Matrix& gy, const torch::Tensor& h, const torch::Tensor& slope);

@@ -58,9 +58,12 @@ torch::Tensor add_bias(const kernels::Matrix& h, const torch::Tensor& table,
 kernels::Bent bias_prelu(const kernels::Matrix& h, const torch::Tensor& table,
                          const torch::Tensor& rows, const torch::Tensor& slope,
                          const torch::Tensor& after, const torch::Tensor& after_rows);
-kernels::Bent bias_silu(const kernels::Matrix& h, const torch::Tensor& bias,
-                        const torch::Tensor& before, const torch::Tensor& rows);
-torch::Tensor silu_backward(const kernels::Matrix& gy, const torch::Tensor& h);
+kernels::Bent bias_bend(const kernels::Matrix& h, const torch::Tensor& bias,
+                        const torch::Tensor& before, const torch::Tensor& rows, Bend bend);
+torch::Tensor bend_backward(const kernels::Matrix& gy, const torch::Tensor& h, Bend bend,
+                            const torch::Tensor& more);
+kernels::BendTwice bend_backward_twice(const kernels::Matrix& u, const torch::Tensor& gy,
+                                       const torch::Tensor& h, Bend bend);
 torch::Tensor prelu_backward(const kernels::Matrix& gy, const torch::Tensor& h,
                              const torch::Tensor& slope);
 kernels::PreluGradients bias_prelu_backward(const kernels::Matrix& gy, const torch::Tensor& h,

@@ -274,24 +274,37 @@ kernels::Bent bias_prelu(const kernels::Matrix& given, const Tensor& table, cons
   return {h.matrix, y};
 }
 
-kernels::Bent bias_silu(const kernels::Matrix& given, const Tensor& bias, const Tensor& before,
-                        const Tensor& rows) {
+kernels::Bent bias_bend(const kernels::Matrix& given, const Tensor& bias, const Tensor& before,
+                        const Tensor& rows, Bend bend) {
   const c10::cuda::CUDAGuard guard(given.a.device());
   const Filled h(given);
   auto y = torch::empty_like(h.matrix);
   const cuda::AddedRows added = before.defined()
                                     ? cuda::AddedRows{before.data_ptr(), rows.data_ptr<int64_t>()}
                                     : cuda::AddedRows{};
-  cuda::bias_silu(dense(h, {}, 1, bias), h.matrix.data_ptr(), added, y.data_ptr(), stream());
+  cuda::bias_bend(dense(h, {}, 1, bias), h.matrix.data_ptr(), added, bend, y.data_ptr(), stream());
   return {h.matrix, y};
 }
 
-Tensor silu_backward(const kernels::Matrix& gy, const Tensor& h) {
+Tensor bend_backward(const kernels::Matrix& gy, const Tensor& h, Bend bend, const Tensor& more) {
   const c10::cuda::CUDAGuard guard(h.device());
   const Filled g(gy);
   auto gh = torch::empty_like(h);
-  cuda::silu_backward(dense(g, {}, 0), g.matrix.data_ptr(), h.data_ptr(), gh.data_ptr(), stream());
+  const auto added = more.defined() ? more.contiguous() : more;
+  cuda::bend_backward(dense(g, {}, 0), g.matrix.data_ptr(), h.data_ptr(), bend, pointer(added),
+                      gh.data_ptr(), stream());
   return gh;
+}
+
+kernels::BendTwice bend_backward_twice(const kernels::Matrix& given, const Tensor& gy,
+                                       const Tensor& h, Bend bend) {
+  const c10::cuda::CUDAGuard guard(h.device());
+  const Filled u(given);
+  auto of_h = torch::empty_like(h);
+  auto of_gy = torch::empty_like(h);
+  cuda::bend_backward_twice(dense(u, {}, 0), u.matrix.data_ptr(), gy.data_ptr(), h.data_ptr(), bend,
+                            of_gy.data_ptr(), of_h.data_ptr(), stream());
+  return {of_gy, of_h};
 }
 
 Tensor prelu_backward(const kernels::Matrix& gy, const Tensor& h, const Tensor& slope) {

@@ -43,11 +43,18 @@ kernels::Bent bias_prelu(const kernels::Matrix&, const torch::Tensor&, const tor
                          const torch::Tensor&, const torch::Tensor&, const torch::Tensor&) {
   missing();
 }
-kernels::Bent bias_silu(const kernels::Matrix&, const torch::Tensor&, const torch::Tensor&,
-                        const torch::Tensor&) {
+kernels::Bent bias_bend(const kernels::Matrix&, const torch::Tensor&, const torch::Tensor&,
+                        const torch::Tensor&, Bend) {
   missing();
 }
-torch::Tensor silu_backward(const kernels::Matrix&, const torch::Tensor&) { missing(); }
+torch::Tensor bend_backward(const kernels::Matrix&, const torch::Tensor&, Bend,
+                            const torch::Tensor&) {
+  missing();
+}
+kernels::BendTwice bend_backward_twice(const kernels::Matrix&, const torch::Tensor&,
+                                       const torch::Tensor&, Bend) {
+  missing();
+}
 torch::Tensor prelu_backward(const kernels::Matrix&, const torch::Tensor&, const torch::Tensor&) {
   missing();
 }

@@ -209,8 +209,26 @@ __device__ inline T sigmoid(T h) {
   return T(1) / (T(1) + exp(-h));
 }
 
+// A smooth bend at h.
+template <class T>
+__device__ inline T bent(T h, Bend bend) {
+  if (bend == Bend::silu) return h * sigmoid(h);
+  return h > T(20) ? h : log1p(exp(h));
+}
+template <class T>
+__device__ inline T first_derivative(T h, Bend bend) {
+  const T s = sigmoid(h);
+  return bend == Bend::silu ? s * (T(1) + h * (T(1) - s)) : s;
+}
+template <class T>
+__device__ inline T second_derivative(T h, Bend bend) {
+  const T s = sigmoid(h);
+  const T of_s = s * (T(1) - s);
+  return bend == Bend::silu ? of_s * (T(2) + h * (T(1) - T(2) * s)) : of_s;
+}
+
 template <class T, bool kProduct>
-__global__ void bias_silu_kernel(Dense dense, T* h, AddedRows before, T* y) {
+__global__ void bias_bend_kernel(Dense dense, T* h, AddedRows before, Bend bend, T* y) {
   const Tile<T, kProduct> tile(dense);
   tile.make(h);
   const T* added = static_cast<const T*>(before.table);
@@ -218,17 +236,28 @@ __global__ void bias_silu_kernel(Dense dense, T* h, AddedRows before, T* y) {
     const T more = added == nullptr ? T(0) : added[before.row_of[i] * dense.columns + tile.column];
     const T sum = h[at] + tile.bias(i) + more;
     h[at] = sum;
-    y[at] = sum * sigmoid(sum);
+    y[at] = bent(sum, bend);
   });
 }
 
 template <class T, bool kProduct>
-__global__ void silu_backward_kernel(Dense dense, T* g, const T* h, T* gh) {
+__global__ void bend_backward_kernel(Dense dense, T* g, const T* h, Bend bend, const T* more,
+                                     T* gh) {
   const Tile<T, kProduct> tile(dense);
   tile.make(g);
   tile.for_rows([&](int64_t, int64_t at) {
-    const T s = sigmoid(h[at]);
-    gh[at] = g[at] * s * (T(1) + h[at] * (T(1) - s));
+    gh[at] = g[at] * first_derivative(h[at], bend) + (more == nullptr ? T(0) : more[at]);
+  });
+}
+
+template <class T, bool kProduct>
+__global__ void bend_backward_twice_kernel(Dense dense, T* u, const T* gy, const T* h, Bend bend,
+                                           T* of_gy, T* of_h) {
+  const Tile<T, kProduct> tile(dense);
+  tile.make(u);
+  tile.for_rows([&](int64_t, int64_t at) {
+    of_gy[at] = u[at] * first_derivative(h[at], bend);
+    of_h[at] = u[at] * gy[at] * second_derivative(h[at], bend);
   });
 }
 
@@ -420,21 +449,33 @@ void bias_prelu(const Dense& dense, void* h, const void* slope, const AddedRows&
   });
 }
 
-void bias_silu(const Dense& dense, void* h, const AddedRows& before, void* y, Stream stream) {
+void bias_bend(const Dense& dense, void* h, const AddedRows& before, Bend bend, void* y,
+               Stream stream) {
   dispatch(dense, [&](auto kind) {
     using K = decltype(kind);
     using T = typename K::T;
-    launch<T>(bias_silu_kernel<T, K::kProduct>, dense, row_blocks(dense), stream, as<T>(h), before,
-              as<T>(y));
+    launch<T>(bias_bend_kernel<T, K::kProduct>, dense, row_blocks(dense), stream, as<T>(h), before,
+              bend, as<T>(y));
   });
 }
 
-void silu_backward(const Dense& dense, void* g, const void* h, void* gh, Stream stream) {
+void bend_backward(const Dense& dense, void* g, const void* h, Bend bend, const void* more,
+                   void* gh, Stream stream) {
   dispatch(dense, [&](auto kind) {
     using K = decltype(kind);
     using T = typename K::T;
-    launch<T>(silu_backward_kernel<T, K::kProduct>, dense, row_blocks(dense), stream, as<T>(g),
-              as<T>(h), as<T>(gh));
+    launch<T>(bend_backward_kernel<T, K::kProduct>, dense, row_blocks(dense), stream, as<T>(g),
+              as<T>(h), bend, as<T>(more), as<T>(gh));
+  });
+}
+
+void bend_backward_twice(const Dense& dense, void* u, const void* gy, const void* h, Bend bend,
+                         void* of_gy, void* of_h, Stream stream) {
+  dispatch(dense, [&](auto kind) {
+    using K = decltype(kind);
+    using T = typename K::T;
+    launch<T>(bend_backward_twice_kernel<T, K::kProduct>, dense, row_blocks(dense), stream,
+              as<T>(u), as<T>(gy), as<T>(h), bend, as<T>(of_gy), as<T>(of_h));
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "ddaebm/ops/bend.h"
 #include "ddaebm/ops/row_sum_kind.h"
 
 // The GPU kernels, behind plain pointers: no LibTorch here, so that nvcc alone compiles them.
@@ -105,7 +106,7 @@ struct BatchNorm {
   double momentum, eps;
 };
 int64_t dense_blocks(int64_t columns, bool product);
-// What is added behind a PReLU or ahead of a SiLU: row row_of[i] of `table` to row i; table may be
+// What is added behind a PReLU or ahead of a smooth bend: row row_of[i] of `table` to row i; table may be
 // null.
 struct AddedRows {
   const void* table = nullptr;
@@ -115,8 +116,13 @@ struct AddedRows {
 // g_slope; nothing; g_slope.
 void bias_prelu(const Dense& dense, void* h, const void* slope, const AddedRows& after, void* y,
                 Stream stream);
-void bias_silu(const Dense& dense, void* h, const AddedRows& before, void* y, Stream stream);
-void silu_backward(const Dense& dense, void* g, const void* h, void* gh, Stream stream);
+// Of SiLU and softplus; `more` may be null.
+void bias_bend(const Dense& dense, void* h, const AddedRows& before, Bend bend, void* y,
+               Stream stream);
+void bend_backward(const Dense& dense, void* g, const void* h, Bend bend, const void* more,
+                   void* gh, Stream stream);
+void bend_backward_twice(const Dense& dense, void* u, const void* gy, const void* h, Bend bend,
+                         void* of_gy, void* of_h, Stream stream);
 void prelu_backward(const Dense& dense, void* g, const void* h, const void* slope, void* gh,
                     Stream stream);
 void bias_prelu_backward(const Dense& dense, void* g, const void* h, const void* slope, void* gh,
