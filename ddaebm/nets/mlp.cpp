@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ddaebm/error.h"
+#include "ddaebm/ops/timed_chain.h"
 
 namespace ddaebm {
 
@@ -36,7 +37,15 @@ MlpImpl::MlpImpl(int64_t in, const std::vector<int64_t>& widths, Norm norm) : no
 }
 
 torch::Tensor MlpImpl::forward(const torch::Tensor& x) const {
-  return ops::reference::dense_chain(layers_, x, norm_ == Norm::after, is_training());
+  if (norm_ != Norm::none) {
+    return ops::reference::dense_chain(layers_, x, norm_ == Norm::after, is_training());
+  }
+  std::vector<ops::TimedDense> chain;
+  for (const ops::Dense& l : layers_) {
+    chain.push_back({.weight = l.weight, .bias = l.bias, .slope = l.slope});
+    if (l.slope.defined()) chain.back().bend = ops::Bend::prelu;
+  }
+  return ops::timed_chain(chain, x, {});
 }
 
 torch::Tensor time_embeddings(int64_t steps, int64_t width) {
