@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -85,14 +87,26 @@ inline void train(Method& method, const std::function<torch::Tensor(Random&)>& d
 
 // What a step hands to each player, and what it returns, with nothing updated.
 struct Recorded {
-  std::map<size_t, std::vector<torch::Tensor>> losses;
+  std::map<size_t, std::vector<torch::Tensor>> losses;  // of each update, the sum of its parts
   torch::Tensor returned;
 };
 inline Recorded record(Method& method, const torch::Tensor& x0, Random& random) {
   Recorded r;
-  r.returned = method.step(
-      x0, torch::zeros({}, kDouble), random,
-      [&](size_t player, const torch::Tensor& loss, bool) { r.losses[player].push_back(loss); });
+  std::map<size_t, torch::Tensor> gathered;
+  std::mutex recording;
+  r.returned = method.step(x0, torch::zeros({}, kDouble), random,
+                           [&](size_t player, const torch::Tensor& loss, bool last) {
+                             const std::lock_guard lock(recording);
+                             if (loss.defined()) {
+                               torch::Tensor& sum = gathered[player];
+                               sum = sum.defined() ? sum + loss : loss;
+                             }
+                             if (!last) return;
+                             const auto update = gathered.extract(player);
+                             ASSERT_FALSE(update.empty()) << player << " has no loss";
+                             r.losses[player].push_back(update.mapped());
+                           });
+  for (const auto& [player, sum] : gathered) ADD_FAILURE() << player << " does not step on " << sum;
   return r;
 }
 

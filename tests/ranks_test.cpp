@@ -209,6 +209,16 @@ TEST(Ranks, BatchStatisticsAreOfTheJoinedBatchOrLocal) {
   EXPECT_GT(largest_difference(t.lines("one"), t.lines("local")), 1e-3);
 }
 
+// Two threads of a process would each have a network, and say its sums in an order of their own.
+TEST(Ranks, EachOfTwoThreadsSpeakInOneOrder) {
+  const Together t;
+  const std::vector<std::string> norm = {"--set", "net.norm=before"};
+  ASSERT_EQ(run_app(t.arguments("one", 1, norm)).code, 0);
+  const auto result = App(t.arguments("two", 2, norm), RLIM_INFINITY, /*threads=*/2).wait();
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_LT(largest_difference(t.lines("one"), t.lines("two")), 1e-9);
+}
+
 TEST(Ranks, ARunGoesOnWithAnotherNumberOfThem) {
   const Together t;
   const std::vector<std::string> longer = {"--set", "train.iterations=400"};

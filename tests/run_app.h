@@ -26,7 +26,8 @@ class App {
     std::string out, err;
   };
 
-  explicit App(std::vector<std::string> arguments, rlim_t largest_file = RLIM_INFINITY) {
+  explicit App(std::vector<std::string> arguments, rlim_t largest_file = RLIM_INFINITY,
+               int threads = 1) {
     arguments.insert(arguments.begin(), DDAEBM_APP);
     const auto pointers = [](std::vector<std::string>& texts) {
       std::vector<char*> all;
@@ -34,9 +35,11 @@ class App {
       all.push_back(nullptr);
       return all;
     };
-    std::vector<std::string> variables = {"OMP_NUM_THREADS=1"};
+    std::vector<std::string> variables = {"OMP_NUM_THREADS=" + std::to_string(threads)};
+    // Several processes of several threads each would spin in each other's way.
+    if (threads > 1) variables.emplace_back("OMP_WAIT_POLICY=passive");
     for (char** v = environ; *v != nullptr; ++v) {
-      if (std::string(*v).rfind("OMP_NUM_THREADS=", 0) != 0) variables.emplace_back(*v);
+      if (std::string(*v).rfind("OMP_", 0) != 0) variables.emplace_back(*v);
     }
     const auto argv = pointers(arguments);
     const auto envp = pointers(variables);

@@ -36,8 +36,7 @@ torch::Tensor Bidvl::step(const torch::Tensor& x0, const torch::Tensor& /*progre
                           Random& random, const Update& update) {
   const auto z = draw_latent(x0.size(0), random);
   const auto fake = generator_(z);
-  const Contrast c = contrast(*energy_, x0, fake, config_.contrast);
-  update(kEnergy, c.loss, /*last=*/true);
+  const Contrast c = contrast_step(x0, fake, config_.contrast, update);
 
   const auto latent = latent_error(fake, z);
   const auto reconstruction = reconstruction_loss(x0, random);

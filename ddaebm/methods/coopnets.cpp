@@ -39,8 +39,7 @@ torch::Tensor Coopnets::step(const torch::Tensor& x0, const torch::Tensor& /*pro
   const auto made = generator_(draw_latent(x0.size(0), random));
   const auto revised = revise(made, random);
   // The reference has no parameters, so the contrast of E alone is the gradient of likelihood.
-  const Contrast c = contrast(*energy_, x0, revised, config_.contrast);
-  update(kEnergy, c.loss, /*last=*/true);
+  const Contrast c = contrast_step(x0, revised, config_.contrast, update);
 
   const auto revision = (revised - made).square().sum(1).mean();
   const auto loss = revision / (2 * config_.generator_std * config_.generator_std);

@@ -41,8 +41,7 @@ torch::Tensor Meg::step(const torch::Tensor& x0, const torch::Tensor& /*progress
       const torch::NoGradGuard no_grad;
       fake = generator_(draw_latent(n, random));
     }
-    c = contrast(*energy_, real, fake, config_.contrast);
-    update(kEnergy, c.loss, /*last=*/true);
+    c = contrast_step(real, fake, config_.contrast, update);
   }
   const auto z = draw_latent(n, random);
   const auto fake = generator_(z);

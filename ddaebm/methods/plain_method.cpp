@@ -2,21 +2,35 @@
 
 #include <algorithm>
 
+#include "ddaebm/ops/beside.h"
+
 namespace ddaebm {
 
 Contrast contrast(EnergyNet& energy, const torch::Tensor& real, const torch::Tensor& fake,
-                  const ContrastConfig& config) {
+                  const ContrastConfig& config,
+                  const std::function<void(const torch::Tensor& loss)>& part) {
   Contrast c;
-  c.fake = energy.forward(fake.detach(), {}).mean();
-  c.penalty = torch::zeros_like(c.fake);
-  if (config.gamma > 0) {
-    auto [value, gradient] = energy.value_and_gradient(real, {});
-    c.real = value.mean();
-    c.penalty = 0.5 * config.gamma * gradient.square().sum(1).mean();
-  } else {
-    c.real = energy.forward(real, {}).mean();
-  }
-  c.loss = config.fake_weight * c.fake - c.real + c.penalty;
+  torch::Tensor real_loss, fake_loss;
+  ops::Beside beside(real.device(), ops::Beside::Lane::first);
+  beside.run([&] {
+    c.fake = energy.forward(fake.detach(), {}).mean();
+    fake_loss = config.fake_weight * c.fake;
+    if (part) part(fake_loss);
+  });
+  beside.join([&] {
+    if (config.gamma > 0) {
+      auto [value, gradient] = energy.value_and_gradient(real, {});
+      c.real = value.mean();
+      c.penalty = 0.5 * config.gamma * gradient.square().sum(1).mean();
+      real_loss = c.penalty - c.real;
+    } else {
+      c.real = energy.forward(real, {}).mean();
+      c.penalty = torch::zeros_like(c.real);
+      real_loss = -c.real;
+    }
+    if (part) part(real_loss);
+  });
+  c.loss = fake_loss + real_loss;
   return c;
 }
 
@@ -50,6 +64,14 @@ void PlainMethod::add(const std::string& player, const std::string& name,
   } else {
     found->networks.push_back(name);
   }
+}
+
+Contrast PlainMethod::contrast_step(const torch::Tensor& real, const torch::Tensor& fake,
+                                    const ContrastConfig& config, const Update& update) {
+  Contrast c = contrast(*energy_, real, fake, config,
+                        [&](const torch::Tensor& loss) { update(kEnergy, loss, /*last=*/false); });
+  update(kEnergy, {}, /*last=*/true);
+  return c;
 }
 
 torch::Tensor PlainMethod::draw_latent(int64_t n, Random& random) const {

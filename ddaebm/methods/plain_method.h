@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 #include "ddaebm/methods/method.h"
 #include "ddaebm/nets/plain_networks.h"
 
@@ -19,9 +21,11 @@ struct Contrast {
   torch::Tensor loss, penalty, real, fake;  // scalars; the last two are means of E
 };
 // fake_weight E(fake) - E(real) + gamma / 2 |dE/dx|^2 at real points, in the mean; low where E is a
-// log-density of the data. Gradients go to E alone.
+// log-density of the data. Gradients go to E alone. What real and what generated points add may be
+// worked out side by side, and `part` is called with each as soon as it is there.
 Contrast contrast(EnergyNet& energy, const torch::Tensor& real, const torch::Tensor& fake,
-                  const ContrastConfig& config);
+                  const ContrastConfig& config,
+                  const std::function<void(const torch::Tensor& loss)>& part = {});
 
 // Networks whose parameters take no part in gradients for a while: what is computed meanwhile
 // depends on them as on constants.
@@ -59,6 +63,9 @@ class PlainMethod : public Method {
   void add(const std::string& player, const std::string& name,
            const std::shared_ptr<torch::nn::Module>& network);
   torch::Tensor draw_latent(int64_t n, Random& random) const;
+  // Moves the energy one step down its contrast.
+  Contrast contrast_step(const torch::Tensor& real, const torch::Tensor& fake,
+                         const ContrastConfig& config, const Update& update);
   torch::Tensor energy(const torch::Tensor& x) { return energy_->forward(x, {}); }
 
   int64_t dimension_, latent_;

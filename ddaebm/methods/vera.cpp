@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ddaebm/error.h"
+#include "ddaebm/ops/beside.h"
 
 namespace ddaebm {
 namespace {
@@ -83,19 +84,29 @@ torch::Tensor Vera::step(const torch::Tensor& x0, const torch::Tensor& /*progres
   // The same points serve both updates.
   const auto fake = generator_(z) + sigma_->forward() * eps;
 
-  const Contrast c = contrast(*energy_, x0, fake, config_.contrast);
-  update(kEnergy, c.loss, /*last=*/true);
-
-  auto loss = -energy(fake).mean();
+  // What the energy does and what the entropy asks for know nothing of each other.
+  ops::Beside entropy(x0.device(), ops::Beside::Lane::second);
+  torch::Tensor score, elbo;
+  if (config_.entropy_weight > 0) {
+    entropy.run([&] {
+      score = negative_score(z, eps, random);
+      elbo = posterior_elbo(fake, z, random);
+      update(kPosterior, -elbo, /*last=*/false);
+    });
+  }
+  Contrast c;
+  torch::Tensor loss;
+  entropy.join([&] {
+    c = contrast_step(x0, fake, config_.contrast, update);
+    loss = -energy(fake).mean();
+  });
   std::vector<torch::Tensor> losses = {c.loss, loss,   c.penalty,
                                        c.real, c.fake, sigma_->forward().squeeze(0)};
   if (config_.entropy_weight > 0) {
     // dH = E[-d log q(x)/dx dx]: the score is held fixed, x moves with the generator.
-    const auto score = negative_score(z, eps, random);
     loss = loss - config_.entropy_weight * (score * fake).sum(1).mean();
-    const auto elbo = posterior_elbo(fake, z, random);
     losses.push_back(elbo);
-    update(kPosterior, -elbo, /*last=*/true);
+    update(kPosterior, {}, /*last=*/true);
   }
   update(kGenerator, loss, /*last=*/true);
   sigma_->clamp(config_.sigma_min, config_.sigma_max);

@@ -1,5 +1,6 @@
 #include "ddaebm/ops/beside.h"
 
+#include <atomic>
 #include <exception>
 
 #include <ATen/Parallel.h>
@@ -8,9 +9,11 @@
 namespace ddaebm::ops {
 namespace {
 
+std::atomic<bool> in_turn{false};
+
 // Two threads have a network each. More of them share every product out, which reaches further than
 // two lanes do.
-bool a_lane_each() { return at::get_num_threads() == 2 && !at::in_parallel_region(); }
+bool a_lane_each() { return !in_turn && at::get_num_threads() == 2 && !at::in_parallel_region(); }
 
 // Should there be one thread only after all, it does `first`, which waits for nothing, before
 // `second`, which may wait for what the other hands over.
@@ -33,6 +36,8 @@ void both(const std::function<void()>& first, const std::function<void()>& secon
 }
 
 }  // namespace
+
+void keep_lanes_in_turn() { in_turn = true; }
 
 void Beside::run(std::function<void()> work, const std::vector<torch::Tensor>& kept) {
   if (device_.is_cuda()) {

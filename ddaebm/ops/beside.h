@@ -37,6 +37,10 @@ class Beside {
   bool begun_ = false;                          // on a GPU
 };
 
+// From now on, in this process, a CPU does one lane after the other: processes that work together
+// must all say in the same order what they say to each other.
+void keep_lanes_in_turn();
+
 // What one lane leaves for another: `made` where it is ready, `await` before it is used.
 class Handover {
  public:

@@ -53,6 +53,7 @@ double OptimizerConfig::rate(int64_t iteration, int64_t iterations) const {
 Optimizer::Optimizer(Method& method, const OptimizerConfig& config, const Ranks* ranks)
     : config_(config), ranks_(ranks), buffers_(buffers_of(method)) {
   const torch::NoGradGuard no_grad;
+  if (ranks != nullptr && ranks->size() > 1) ops::keep_lanes_in_turn();
   for (const Player& player : method.players()) {
     FlatTensors weights(parameters_of(method, player));
     std::vector<torch::Tensor> inputs;
