@@ -9,11 +9,13 @@
 namespace ddaebm::ops {
 namespace {
 
-std::atomic<bool> in_turn{false};
+// How many threads there may be besides the two that have a lane each; less than none: no lanes.
+std::atomic<int> idle_threads{0};
 
-// Two threads have a network each. More of them share every product out, which reaches further than
-// two lanes do.
-bool a_lane_each() { return !in_turn && at::get_num_threads() == 2 && !at::in_parallel_region(); }
+bool a_lane_each() {
+  const int beyond_two = at::get_num_threads() - 2;
+  return beyond_two >= 0 && beyond_two <= idle_threads && !at::in_parallel_region();
+}
 
 // Should there be one thread only after all, it does `first`, which waits for nothing, before
 // `second`, which may wait for what the other hands over.
@@ -37,7 +39,11 @@ void both(const std::function<void()>& first, const std::function<void()>& secon
 
 }  // namespace
 
-void keep_lanes_in_turn() { in_turn = true; }
+void settle_lanes(int64_t processes, int64_t weights) {
+  constexpr int64_t kSmall = 1000000;
+  constexpr int kAny = 1 << 16;
+  idle_threads = processes > 1 ? -1 : weights < kSmall ? kAny : 0;
+}
 
 void Beside::run(std::function<void()> work, const std::vector<torch::Tensor>& kept) {
   if (device_.is_cuda()) {

@@ -10,8 +10,8 @@
 namespace ddaebm::ops {
 
 // Work that may be done beside other work, since neither fills the device. What autograd derives
-// from it may run beside other work too. A GPU has streams for it. On a CPU of two threads each
-// does one of the two: what both had a share of would wander between the cores' memories.
+// from it may run beside other work too. A GPU has streams for it. On a CPU two threads do one of
+// the two each: what both had a share of would wander between the cores' memories.
 class Beside {
  public:
   // A lane's work is done in turn: in two of them whole networks, in the others what a pass of a
@@ -37,9 +37,11 @@ class Beside {
   bool begun_ = false;                          // on a GPU
 };
 
-// From now on, in this process, a CPU does one lane after the other: processes that work together
-// must all say in the same order what they say to each other.
-void keep_lanes_in_turn();
+// Settles when a CPU has a thread for each of two lanes, for networks of so many weights together.
+// Where it has two threads; where it has more, if the networks are small, as then more threads are
+// no help within one. Not where several processes work together, which must all say in the same
+// order what they say to each other.
+void settle_lanes(int64_t processes, int64_t weights);
 
 // What one lane leaves for another: `made` where it is ready, `await` before it is used.
 class Handover {

@@ -53,7 +53,6 @@ double OptimizerConfig::rate(int64_t iteration, int64_t iterations) const {
 Optimizer::Optimizer(Method& method, const OptimizerConfig& config, const Ranks* ranks)
     : config_(config), ranks_(ranks), buffers_(buffers_of(method)) {
   const torch::NoGradGuard no_grad;
-  if (ranks != nullptr && ranks->size() > 1) ops::keep_lanes_in_turn();
   for (const Player& player : method.players()) {
     FlatTensors weights(parameters_of(method, player));
     std::vector<torch::Tensor> inputs;
@@ -70,6 +69,9 @@ Optimizer::Optimizer(Method& method, const OptimizerConfig& config, const Ranks*
                        {},
                        std::make_shared<ops::Handover>(zeros.device())});
   }
+  int64_t weights = 0;
+  for (const Group& group : groups_) weights += group.weights.all.numel();
+  ops::settle_lanes(ranks != nullptr ? ranks->size() : 1, weights);
   dials_ = torch::ones({static_cast<int64_t>(groups_.size()), 2}, groups_.at(0).m.options());
   buffer_average_ = buffers_.all.clone();
   one_ = torch::ones({}, groups_.at(0).m.options());
