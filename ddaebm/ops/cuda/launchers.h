@@ -106,8 +106,8 @@ struct BatchNorm {
   double momentum, eps;
 };
 int64_t dense_blocks(int64_t columns, bool product);
-// What is added behind a PReLU or ahead of a smooth bend: row row_of[i] of `table` to row i; table may be
-// null.
+// What is added behind a PReLU or ahead of a smooth bend: row row_of[i] of `table` to row i; table
+// may be null.
 struct AddedRows {
   const void* table = nullptr;
   const int64_t* row_of = nullptr;
