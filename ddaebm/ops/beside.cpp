@@ -5,6 +5,9 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 namespace ddaebm::ops {
 namespace {
@@ -17,12 +20,23 @@ bool a_lane_each() {
   return beyond_two >= 0 && beyond_two <= idle_threads && !at::in_parallel_region();
 }
 
+// Within a lane work has no more threads. Libraries that ask OpenMP how many there are must hear
+// it: oneDNN would count on two that wait for each other, and hang, or add up what is not there
+// yet. The number that is set here is the lane's own.
+void have_one_thread() {
+#ifdef _OPENMP
+  at::get_num_threads();  // where a thread's first call sets them, later ones do not
+  if (omp_in_parallel() != 0) omp_set_num_threads(1);
+#endif
+}
+
 // Should there be one thread only after all, it does `first`, which waits for nothing, before
 // `second`, which may wait for what the other hands over.
 void both(const std::function<void()>& first, const std::function<void()>& second) {
   const at::ThreadLocalState state;
   std::exception_ptr failures[2];
   at::parallel_for(0, 2, 1, [&](int64_t begin, int64_t end) {
+    have_one_thread();
     for (int64_t i = begin; i < end; ++i) {
       try {
         const at::ThreadLocalStateGuard guard(state);
