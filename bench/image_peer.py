@@ -1,16 +1,15 @@
 """The paper's image model in plain PyTorch, written from the formulas: the peer that ours is timed
 against. `--golden FILE...` checks it against golden vectors, `--time` measures it."""
 
-import argparse
 import dataclasses
 import json
 import math
-import struct
-import time
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+import measure
 
 NETWORKS = ("generator", "energy", "encoder")
 ROOT_HALF = math.sqrt(0.5)
@@ -52,6 +51,11 @@ PRESETS = {
                         large_encoder=True, recovery=True, gamma=0.005, recon="nll",
                         importance=(0.6, 0.2), lr=5e-5, ema=0.999),
 }
+# Passes of a network, forward or backward, that a step's arithmetic needs: each of two evaluations
+# of generator and encoder has a forward pass and the gradients of weights and of inputs. E has as
+# many for generated points, two more where it judges the generator, and for data six: its slope in x
+# is differentiated once more.
+PASSES = {"generator": 6, "encoder": 6, "energy": 3 + 2 + 6}
 PARAMETERS = {"cifar10": {"generator": 48_432_515, "energy": 40_279_171, "encoder": 4_772_872}}
 
 
@@ -393,7 +397,7 @@ class Game:
         made = [make(settings).to(device, dtype, memory_format=memory_format)
                 for make in (Generator, Energy, encoder)]
         self.networks = dict(zip(NETWORKS, made))
-        self.averages = [p.detach().clone() for network in made for p in network.parameters()]
+        self.averages = None  # made by the first step
         self.generator, self.energy, self.encoder = made
         self.penalised = self.energy_and_gradient
         if compiled:
@@ -472,6 +476,8 @@ class Game:
 
         with torch.no_grad():
             now = [p for network in self.networks.values() for p in network.parameters()]
+            if self.averages is None:
+                self.averages = [p.clone() for p in now]
             torch._foreach_mul_(self.averages, settings.ema)
             torch._foreach_add_(self.averages, now, alpha=1 - settings.ema)
         return {"x_t": x_t, "x_tp1": x_next, "x0_pred": guess, "x_pos": fake, "x0_recon": again,
@@ -495,20 +501,6 @@ class Game:
             return self.energy(x, t)
 
 
-def read_safetensors(path):
-    with open(path, "rb") as file:
-        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
-        blob = file.read()
-    meta = header.pop("__metadata__")
-    kinds = {"F64": torch.float64, "I64": torch.int64}
-    tensors = {}
-    for name, entry in header.items():
-        first, last = entry["data_offsets"]
-        flat = torch.frombuffer(bytearray(blob[first:last]), dtype=kinds[entry["dtype"]])
-        tensors[name] = flat.reshape(entry["shape"])
-    return tensors, meta
-
-
 def settings_of(meta):
     counts = {"size": "image_size", "channels": "num_channels_dae", "blocks": "num_res_blocks",
               "energy_blocks": "num_res_blocks_E", "latent": "nz", "latent_width": "z_emb_dim",
@@ -524,12 +516,6 @@ def settings_of(meta):
                     **{name: float(meta[name]) for name in numbers})
 
 
-def difference(mine, wanted, least=1e-3):
-    """Relative to the largest entry, or to `least` where all should be zero."""
-    error = (mine.detach().flatten() - wanted.flatten()).abs().max()
-    return (error / wanted.abs().max().clamp(min=least)).item()
-
-
 def sampled(flat, wanted):
     """Entries at linspace(0, n - 1, count), cut to integers. Where that meets an integer, rounding
     may have put it just below: there the entry before counts too, if it is nearer."""
@@ -540,10 +526,10 @@ def sampled(flat, wanted):
     return flat[torch.where(nearer, before, at)]
 
 
-def check_golden(path, compiled):
-    """The largest relative error of each kind of result."""
-    golden, meta = read_safetensors(path)
-    game = Game(settings_of(meta), dtype=torch.float64, compiled=compiled)
+def check(path, arguments):
+    golden, meta = measure.read_safetensors(path)
+    device = arguments.device
+    game = Game(settings_of(meta), device, torch.float64, compiled=arguments.compile)
     parameters = {}
     for network, module in game.networks.items():
         # The file lists them in the order in which they are made here.
@@ -553,9 +539,10 @@ def check_golden(path, compiled):
     for name, parameter in parameters.items():
         assert parameter.shape == golden[f"weight.{name}"].shape, name
         parameter.data.copy_(golden[f"weight.{name}"])
-    t = golden["t"]
-    noise = [golden[f"noise.0.{k}"] for k in ("eps_t", "eps_tp1", "z", "eps_post", "eps_enc")]
-    out = game.step(golden["x0"], t, *noise)
+    t = golden["t"].to(device)
+    noise = [golden[f"noise.0.{k}"].to(device)
+             for k in ("eps_t", "eps_tp1", "z", "eps_post", "eps_enc")]
+    out = game.step(golden["x0"].to(device), t, *noise)
     out["logq_fwd_real"] = game.diffusion.log_q(out["x_tp1"], out["x_t"], t)
 
     errors = {"losses": [], "outputs": [], "gradients": [], "weights after": []}
@@ -564,38 +551,32 @@ def check_golden(path, compiled):
         if not key.startswith("out."):
             continue
         if kind == "after":
-            errors["weights after"].append(difference(parameters[name], wanted, least=1.0))
+            errors["weights after"].append(measure.difference(parameters[name], wanted, least=1.0))
         elif kind == "grad":
-            errors["gradients"].append(difference(parameters[name].grad, wanted))
+            errors["gradients"].append(measure.difference(parameters[name].grad, wanted))
         elif kind == "gradnorm":
-            errors["gradients"].append(difference(parameters[name].grad.norm(), wanted))
+            errors["gradients"].append(measure.difference(parameters[name].grad.norm(), wanted))
         elif kind == "gradsample":
-            flat = parameters[name].grad.flatten()
+            flat = parameters[name].grad.flatten().cpu()
             least = 0.01 * flat.abs().max().item()
-            errors["gradients"].append(difference(sampled(flat, wanted), wanted, least))
+            errors["gradients"].append(measure.difference(sampled(flat, wanted), wanted, least))
         else:
             group = "losses" if wanted.dim() == 0 else "outputs"
-            errors[group].append(difference(out[kind], wanted))
-    # Unlike Python's, this maximum is NaN where an entry is.
-    return {kind: torch.tensor(all_).max().item() for kind, all_ in errors.items() if all_}
+            errors[group].append(measure.difference(out[kind], wanted))
+    return {kind: measure.worst(all_) for kind, all_ in errors.items() if all_}
 
 
-def measure(arguments):
-    settings = PRESETS[arguments.preset]
-    if arguments.channels:
-        settings = dataclasses.replace(settings, channels=arguments.channels)
+def prepare(arguments):
+    preset = PRESETS[arguments.preset]
+    settings = dataclasses.replace(preset, channels=arguments.channels or preset.channels,
+                                   size=arguments.size or preset.size)
     device, n, size = arguments.device, arguments.batch, settings.size
-    cuda = device == "cuda"
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = arguments.precision != "float32"
-    torch.backends.cuda.matmul.allow_tf32 = arguments.precision != "float32"
-    torch.manual_seed(0)
     layout = torch.channels_last if arguments.channels_last else torch.contiguous_format
     game = Game(settings, device, bf16=arguments.precision == "bf16", memory_format=layout,
                 compiled=arguments.compile)
     counts = {name: sum(p.numel() for p in network.parameters())
               for name, network in game.networks.items()}
-    if not arguments.channels and arguments.preset in PARAMETERS:
+    if settings == preset and arguments.preset in PARAMETERS:
         assert counts == PARAMETERS[arguments.preset], counts
     for network in game.networks.values():
         network.train(arguments.what == "step")
@@ -617,61 +598,14 @@ def measure(arguments):
         game.score(x0, torch.zeros(n, dtype=torch.long, device=device))
 
     once = {"step": step, "sample": sample, "score": score}[arguments.what]
-
-    def milliseconds(times):
-        start = time.perf_counter()
-        for _ in range(times):
-            once()
-        if cuda:
-            torch.cuda.synchronize()
-        return 1000 * (time.perf_counter() - start) / times
-
-    milliseconds(3)
-    if cuda:
-        torch.cuda.reset_peak_memory_stats()
-    # A GPU runs on from one iteration to the next without waiting for the host.
-    rounds = []
-    end = time.perf_counter() + arguments.seconds
-    while time.perf_counter() < end or len(rounds) < 3:
-        rounds.append(milliseconds(5 if cuda else 1))
-    ms = sorted(rounds)[len(rounds) // 2]
-    peak = round(torch.cuda.max_memory_allocated() / 1e9, 2) if cuda else None
-    return {"ms": round(ms, 3), "images_per_s": round(1000 * n / ms, 2), "peak_gb": peak,
-            "parameters": counts}
+    passes = {"step": PASSES, "sample": {"generator": settings.steps}, "score": {"energy": 1}}
+    return measure.Work(once, game.networks, passes[arguments.what])
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--golden", nargs="+", default=[], metavar="FILE", help="image_step files")
-    parser.add_argument("--time", action="store_true", help="prints a line of JSON")
+    parser = measure.parser_of(__doc__)
     parser.add_argument("--what", choices=("step", "sample", "score"), default="step")
     parser.add_argument("--preset", choices=PRESETS, default="cifar10")
-    parser.add_argument("--channels", type=int, help="instead of the preset's; for a quick try")
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cpu")
-    parser.add_argument("--precision", choices=("float32", "tf32", "bf16"), default="float32")
-    parser.add_argument("--channels-last", action="store_true")
-    parser.add_argument("--compile", action="store_true", help="with torch.compile")
-    parser.add_argument("--seconds", type=float, default=10)
-    parser.add_argument("--threads", type=int, help="of PyTorch; its own choice if left out")
-    arguments = parser.parse_args()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    agree = True
-    for path in arguments.golden:
-        errors = check_golden(path, arguments.compile)
-        print(path, ", ".join(f"{kind} {error:.1e}" for kind, error in errors.items()))
-        agree = agree and all(error <= 1e-9 for error in errors.values())
-    if not agree:
-        raise SystemExit("the peer does not agree with the golden vectors")
-    if arguments.time:
-        result = {name: getattr(arguments, name) for name in
-                  ("what", "preset", "batch", "device", "precision", "channels_last", "compile")}
-        try:
-            result.update(measure(arguments))
-        except Exception as error:
-            if not arguments.compile:
-                raise
-            # What torch.compile refuses is a result too.
-            result["error"] = f"{type(error).__name__}: {error}".split("\n")[0]
-        print(json.dumps(result))
+    parser.add_argument("--channels", type=int, help="instead of the preset's")
+    parser.add_argument("--size", type=int, help="of images, instead of the preset's")
+    measure.run(parser.parse_args(), check, prepare)

@@ -1,10 +1,9 @@
 // The operators of the CIFAR-10 networks one by one: how long each takes at the shapes of a batch
 // of 64, and what share that is of what the device can do: of a large product for convolutions, of
 // a large sum for what only moves memory. Prints a table for docs/performance.md.
-// DDAEBM_BENCH_DEVICE=cuda runs on a GPU, in bfloat16; the CPU's numbers are of float32.
+// `ddaebm_operators cuda` runs on a GPU, in bfloat16; the CPU's numbers are of float32.
 
 #include <chrono>
-#include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <string>
@@ -28,9 +27,9 @@ namespace {
 
 using torch::Tensor;
 
-torch::Device device() {
-  const char* name = std::getenv("DDAEBM_BENCH_DEVICE");
-  return parse_device(name != nullptr ? name : "cpu");
+torch::Device& device() {
+  static torch::Device chosen{torch::kCPU};
+  return chosen;
 }
 
 torch::ScalarType type() { return device().is_cuda() ? torch::kBFloat16 : torch::kFloat; }
@@ -177,8 +176,9 @@ int run() {
 }  // namespace
 }  // namespace ddaebm
 
-int main() {
+int main(int argc, char** argv) {
   try {
+    if (argc > 1) ddaebm::device() = ddaebm::parse_device(argv[1]);
     return ddaebm::run();
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";
