@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "app/commands.h"
+#include "app/jobs.h"
 #include "app/presets.h"
 #include "app/stop.h"
 
@@ -20,7 +21,7 @@ namespace {
 struct Options {
   std::string data, out, device = "cpu", budget, base = "ddaebm";
   std::vector<std::string> methods, variants, changes;
-  int64_t seeds = 1;
+  int64_t seeds = 1, jobs = 1;
 };
 
 bool is_preset(const std::string& name) {
@@ -95,20 +96,22 @@ void read_budget(const std::string& text, CompareOptions& options) {
 }
 
 void run(const Options& o) {
-  CompareOptions options;
+  std::vector<Contest> contests(1);
+  auto& [contestants, options] = contests.front();
   options.device = parse_device(o.device);
   options.seeds = o.seeds;
   options.folder = o.out.empty() ? std::filesystem::path("runs") /
                                        ("compare-" + std::filesystem::path(o.data).stem().string())
                                  : std::filesystem::path(o.out);
   read_budget(o.budget, options);
-  std::vector<Contestant> contestants;
   auto methods = o.methods;
   if (methods.empty() && o.variants.empty()) methods = all_methods(o.data);
   for (const auto& method : methods) contestants.push_back({method, settings_of(method, o, {})});
   for (const auto& text : o.variants) contestants.push_back(variant(text, o));
   stop_on_signals();
+  share_out(o.jobs, contests);
   const Comparison result = compare(std::move(contestants), options, stop_signal);
+  if (is_job()) return;
   if (!result.finished) {
     fmt::print("stopped; the same command goes on\n");
     exit_stopped();
@@ -143,6 +146,7 @@ void add_compare(CLI::App& app) {
   command->add_option("--seeds", o->seeds, "How many seeds each, for mean and spread")
       ->check(CLI::Range(1, 32))
       ->capture_default_str();
+  add_jobs_option(*command, o->jobs);
   command->add_option("--set", o->changes, "Change a setting of all: --set train.batch=100")
       ->take_all()
       ->allow_extra_args(false);
@@ -154,6 +158,7 @@ void add_compare(CLI::App& app) {
       "Examples:\n"
       "  ddaebm compare pinwheel --methods ddaebm,vera,ddgan --budget 20000 --seeds 3\n"
       "  ddaebm compare mnist --methods mle,ddaebm --budget 10m --device cuda\n"
+      "  ddaebm compare 25gaussians --seeds 3 --jobs 8\n"
       "  ddaebm compare 25gaussians --variant 'T 1: diffusion.steps=1' --variant 'T 4:'\n"
       "  ddaebm compare pinwheel --variants-of vera --variant 'less: game.gamma=0.01'");
   command->callback([o] { run(*o); });

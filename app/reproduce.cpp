@@ -6,6 +6,7 @@
 
 #include "app/commands.h"
 #include "app/inputs.h"
+#include "app/jobs.h"
 #include "app/presets.h"
 #include "app/stop.h"
 
@@ -205,7 +206,7 @@ const std::vector<Artefact>& artefacts() {
 struct Options {
   std::string artefact, out = "runs/reproduce", device = "cpu", budget = "paper";
   std::vector<std::string> changes, outside;
-  int64_t seeds = 1;
+  int64_t seeds = 1, jobs = 1;
   bool list = false;
 };
 
@@ -319,6 +320,19 @@ std::string fid_curves(const Comparison& comparison, const fs::path& folder,
   return fmt::format("![FID over images seen]({})\n\n", file);
 }
 
+std::vector<Contestant> contestants_of(const Panel& panel, double share, const Options& o) {
+  std::vector<Contestant> contestants;
+  for (const Cell& cell : panel.cells) {
+    auto changes = cell.changes;
+    changes.insert(changes.end(), o.changes.begin(), o.changes.end());
+    RunSettings settings = read_settings(cell.preset, changes);
+    settings.train.iterations =
+        std::max<int64_t>(1, std::llround(share * static_cast<double>(settings.train.iterations)));
+    contestants.push_back({cell.label, std::move(settings)});
+  }
+  return contestants;
+}
+
 void show_list() {
   for (const auto& artefact : artefacts()) {
     fmt::print("{:<15} {}\n{:<15} needs: {}\n", artefact.name, artefact.shows, "", artefact.needs);
@@ -345,18 +359,17 @@ void run(const Options& o) {
       "# {}\n\n{}. {}{}\n\n", found->name, found->shows,
       share < 1 ? fmt::format("Made with {:g} of the full iterations. ", share) : std::string(),
       found->remark);
+  std::vector<Contest> contests;
   for (const Panel& panel : found->panels) {
-    std::vector<Contestant> contestants;
-    for (const Cell& cell : panel.cells) {
-      auto changes = cell.changes;
-      changes.insert(changes.end(), o.changes.begin(), o.changes.end());
-      RunSettings settings = read_settings(cell.preset, changes);
-      settings.train.iterations = std::max<int64_t>(
-          1, std::llround(share * static_cast<double>(settings.train.iterations)));
-      contestants.push_back({cell.label, std::move(settings)});
-    }
     options.folder = folder / panel.folder;
-    const Comparison result = compare(std::move(contestants), options, stop_signal);
+    contests.push_back({contestants_of(panel, share, o), options});
+  }
+  share_out(o.jobs, contests);
+  for (size_t i = 0; i < contests.size(); ++i) {
+    const Panel& panel = found->panels[i];
+    options = contests[i].options;
+    const Comparison result = compare(std::move(contests[i].contestants), options, stop_signal);
+    if (is_job()) continue;
     if (!result.finished) {
       fmt::print("stopped; the same command goes on\n");
       exit_stopped();
@@ -375,6 +388,7 @@ void run(const Options& o) {
       if (!o.outside.empty()) page += tell_apart_table(result, o);
     }
   }
+  if (is_job()) return;
   const fs::path file = folder / fmt::format("{}.md", found->name);
   write_file(file, page);
   fmt::print("{}written: {}\n", page, file.string());
@@ -393,6 +407,7 @@ void add_reproduce(CLI::App& app) {
   command->add_option("--seeds", o->seeds, "How many seeds each, for mean and spread")
       ->check(CLI::Range(1, 32))
       ->capture_default_str();
+  add_jobs_option(*command, o->jobs);
   command->add_option("--set", o->changes, "Change a setting of all: --set data.root=/data")
       ->take_all()
       ->allow_extra_args(false);
@@ -406,7 +421,7 @@ void add_reproduce(CLI::App& app) {
       "Examples:\n"
       "  ddaebm reproduce --list\n"
       "  ddaebm reproduce fig-toy --budget 0.05\n"
-      "  ddaebm reproduce table-nice --device cuda");
+      "  ddaebm reproduce table-nice --device cuda --jobs 4");
   command->callback([o] { run(*o); });
 }
 

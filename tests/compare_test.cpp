@@ -1,6 +1,9 @@
 // `ddaebm compare` and `reproduce` as a user meets them.
 
+#include <chrono>
+#include <csignal>
 #include <filesystem>
+#include <thread>
 
 #include "run_app.h"
 #include "temp_dir.h"
@@ -126,7 +129,114 @@ TEST_F(Compare, ABudgetOfMinutesBecomesIterations) {
   EXPECT_GT(comparison()["small"]["iterations"], 1);
   EXPECT_EQ(run_app(command({"--variant", "small: net.trunk=[8]", "--budget", "1m"})).code, 2)
       << "what was begun with another budget is not taken for it";
-  EXPECT_FALSE(fs::exists(out() / ".timing"));
+  EXPECT_FALSE(fs::exists(out() / "small" / ".timing"));
+}
+
+// What a comparison found, without the time it took.
+json without_seconds(json comparison) {
+  for (auto& row : comparison) row.erase("seconds");
+  return comparison;
+}
+
+TEST_F(Compare, JobsFindWhatOneProcessFinds) {
+  const std::vector<std::string> three = {
+      "--variant", "small: net.trunk=[8]",
+      "--variant", "wild: net.trunk=[8] train.divergence_limit=1e-9",
+      "--variant", "other: net.trunk=[9]",
+      "--budget",  "30"};
+  ASSERT_EQ(run_app(command(three)).code, 0);
+  const auto alone = comparison();
+  fs::remove_all(out());
+  auto shared = three;
+  shared.insert(shared.end(), {"--jobs", "2"});
+  const auto result = run_app(command(shared));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(without_seconds(comparison()), without_seconds(alone));
+  EXPECT_NE(result.out.find("| small |"), std::string::npos) << "said once all have ended";
+  EXPECT_EQ(result.err.find("small: "), std::string::npos) << "left for this process:\n"
+                                                           << result.err;
+  EXPECT_NE(result.err.find("wild: "), std::string::npos) << result.err;
+  EXPECT_TRUE(fs::exists(out() / "figure.svg"));
+  for (const auto& [file, text] : snapshot(out())) {
+    EXPECT_EQ(file.find(".lock"), std::string::npos) << file;
+  }
+}
+
+TEST_F(Compare, JobsTryAgainWhatFailedBefore) {
+  const std::vector<std::string> wild = {
+      "--variant", "wild: net.trunk=[8] train.divergence_limit=1e-9", "--budget", "4", "--jobs",
+      "2"};
+  ASSERT_EQ(run_app(command(wild)).code, 0);
+  ASSERT_EQ(comparison()["wild"]["seeds"], 0);
+  fs::remove_all(out() / "wild" / "seed-0");
+  // As a job that was killed would leave it, with a reason that is gone.
+  write_file(out() / "wild" / "failures.json", "[\"gone\"]\n");
+  const auto result = run_app(command(wild));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.err.find("gone"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("divergence_limit"), std::string::npos) << result.err;
+}
+
+TEST_F(Compare, JobsThatAreStoppedGoOn) {
+  std::vector<std::string> two = {"--variant", "small: net.trunk=[8]",
+                                  "--variant", "other: net.trunk=[9]",
+                                  "--budget",  "1500",
+                                  "--jobs",    "2"};
+  {
+    App app(command(two));
+    // Both are at work.
+    while (!app.ended() && !(fs::exists(out() / "small" / "seed-0" / "metrics.jsonl") &&
+                             fs::exists(out() / "other" / "seed-0" / "metrics.jsonl"))) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    app.signal(SIGTERM);
+    const auto result = app.wait();
+    ASSERT_EQ(result.code, 128 + SIGTERM) << result.err;
+    EXPECT_NE(result.out.find("the same command goes on"), std::string::npos) << result.out;
+  }
+  EXPECT_FALSE(fs::exists(out() / "table.md"));
+  const auto result = run_app(command(two));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const auto shared = comparison();
+  fs::remove_all(out());
+  two.resize(two.size() - 2);
+  ASSERT_EQ(run_app(command(two)).code, 0);
+  EXPECT_EQ(without_seconds(shared), without_seconds(comparison()));
+}
+
+TEST_F(Compare, AJobThatIsKilledHoldsUpNoOther) {
+  const std::vector<std::string> two = {"--variant", "small: net.trunk=[8]",
+                                        "--variant", "other: net.trunk=[9]",
+                                        "--budget",  "1000",
+                                        "--jobs",    "2"};
+  App app(command(two));
+  const fs::path cell = out() / "small";
+  while (!app.ended() && !fs::exists(cell / "seed-0" / "metrics.jsonl")) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ASSERT_FALSE(app.ended());
+  // Who has a folder is said in its lock.
+  ASSERT_EQ(::kill(std::stoi(read_file(cell / ".lock")), SIGKILL), 0);
+  const auto killed = app.wait();
+  ASSERT_EQ(killed.code, 0) << killed.err;
+  EXPECT_NE(killed.err.find("was killed by signal 9"), std::string::npos) << killed.err;
+  EXPECT_NE(killed.err.find("small: the job that trained it was killed"), std::string::npos)
+      << killed.err;
+  EXPECT_EQ(comparison()["small"]["seeds"], 0);
+  EXPECT_EQ(comparison()["other"]["seeds"], 1);
+
+  const auto again = run_app(command(two));
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(comparison()["small"]["seeds"], 1);
+}
+
+TEST_F(Compare, JobsAreNotStartedForWhatDoesNotFit) {
+  ASSERT_EQ(run_app(command({"--variant", "small: net.trunk=[8]", "--budget", "4"})).code, 0);
+  const auto result = run_app(command({"--variant", "new: net.trunk=[7]", "--variant",
+                                       "small: net.trunk=[9]", "--budget", "4", "--jobs", "2"}));
+  EXPECT_EQ(result.code, 2);
+  EXPECT_NE(result.err.find("net.trunk"), std::string::npos) << result.err;
+  EXPECT_FALSE(fs::exists(out() / "new"));
 }
 
 TEST(Reproduce, ListsWhatThereIsAndWhatItNeeds) {
@@ -143,8 +253,9 @@ TEST(Reproduce, ListsWhatThereIsAndWhatItNeeds) {
 
 TEST(Reproduce, WritesAPageWithAFigure) {
   TempDir folder;
-  const auto result = run_app({"reproduce", "fig-swissroll", "--budget", "0.00001", "--out",
-                               folder.path().string(), "--set", "train.evaluation_samples=1000"});
+  const auto result =
+      run_app({"reproduce", "fig-swissroll", "--budget", "0.00001", "--out", folder.path().string(),
+               "--set", "train.evaluation_samples=1000", "--jobs", "2"});
   ASSERT_EQ(result.code, 0) << result.err;
   const std::string page = read_file(folder.path() / "budget-0.00001" / "fig-swissroll.md");
   EXPECT_NE(page.find("1e-05 of the full iterations"), std::string::npos) << page;

@@ -83,13 +83,68 @@ pid_t start(std::vector<std::string>& arguments, std::vector<std::string> variab
   const auto envp = pointers(variables);
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
-  if (child < 0) fail("cannot start a rank: {}", std::strerror(errno));
+  if (child < 0) fail("cannot start another process: {}", std::strerror(errno));
   if (child > 0) return child;
-  // A group of its own: an interrupt from the terminal reaches the ranks once, through us.
+  // A group of its own: an interrupt from the terminal reaches it once, through us.
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() == parent) ::execve("/proc/self/exe", argv.data(), envp.data());
   ::_exit(127);
+}
+
+// One of `count`, with its part of the cores.
+pid_t start_one_of(int64_t count, std::vector<std::string>& arguments,
+                   std::vector<std::string> variables) {
+  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+  if (std::getenv("OMP_NUM_THREADS") == nullptr) {
+    variables.push_back(
+        fmt::format("OMP_NUM_THREADS={}", std::clamp<int64_t>(cores / count, 1, 4)));
+  }
+  return start(arguments, std::move(variables));
+}
+
+// Passes on to them what `stop` receives. When one dies the others have as long as `grace` says, if
+// it says something. Returns the exit code of the first that failed, else 0.
+int wait_for_all(std::vector<pid_t> processes, const char* kind,
+                 std::optional<std::chrono::seconds> grace, const std::atomic<int>& stop,
+                 const std::function<void()>& meanwhile) {
+  int code = 0;
+  int passed_on = 0;
+  auto left = processes.size();
+  std::optional<std::chrono::steady_clock::time_point> deadline;
+  while (left > 0) {
+    const auto tell = [&](int signal) {
+      for (const pid_t process : processes) {
+        if (process > 0) ::kill(process, signal);
+      }
+    };
+    if (stop != passed_on) tell(passed_on = stop);
+    if (deadline && std::chrono::steady_clock::now() > *deadline) {
+      deadline.reset();
+      tell(SIGKILL);
+    }
+    int status = 0;
+    const pid_t ended = ::waitpid(-1, &status, WNOHANG);
+    const auto found = std::find(processes.begin(), processes.end(), ended);
+    if (ended <= 0 || found == processes.end()) {
+      if (meanwhile) meanwhile();
+      std::this_thread::sleep_for(kPoll);
+      continue;
+    }
+    *found = 0;
+    --left;
+    // One that has said what was wrong itself needs no word of ours, nor one that was asked to
+    // stop. Ranks that end because another did do not either.
+    if (WIFSIGNALED(status) && passed_on == 0 && (code == 0 || !grace)) {
+      fmt::print(stderr, "ddaebm: {} {} of {} was killed by signal {} ({})\n", kind,
+                 found - processes.begin(), processes.size(), WTERMSIG(status),
+                 ::strsignal(WTERMSIG(status)));
+    }
+    if (status == 0 || code != 0) continue;
+    code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    if (grace) deadline = std::chrono::steady_clock::now() + *grace;
+  }
+  return code;
 }
 
 }  // namespace
@@ -148,56 +203,23 @@ std::optional<Place> place_of_process(const Variable& variable) {
 int run_local_ranks(int64_t count, std::vector<std::string> arguments,
                     const std::atomic<int>& stop) {
   const std::string port = std::to_string(free_port());
-  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
   std::vector<pid_t> ranks;
   for (int64_t rank = 0; rank < count; ++rank) {
-    std::vector<std::string> variables = {
-        fmt::format("RANK={}", rank),
-        fmt::format("LOCAL_RANK={}", rank),
-        fmt::format("WORLD_SIZE={}", count),
-        "MASTER_ADDR=127.0.0.1",
-        "MASTER_PORT=" + port,
-    };
-    if (std::getenv("OMP_NUM_THREADS") == nullptr) {
-      variables.push_back(
-          fmt::format("OMP_NUM_THREADS={}", std::clamp<int64_t>(cores / count, 1, 4)));
-    }
-    ranks.push_back(start(arguments, variables));
+    ranks.push_back(start_one_of(
+        count, arguments,
+        {fmt::format("RANK={}", rank), fmt::format("LOCAL_RANK={}", rank),
+         fmt::format("WORLD_SIZE={}", count), "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port}));
   }
-  int code = 0;
-  int passed_on = 0;
-  auto left = static_cast<int64_t>(ranks.size());
-  std::optional<std::chrono::steady_clock::time_point> deadline;
-  while (left > 0) {
-    const auto tell = [&](int signal) {
-      for (const pid_t rank : ranks) {
-        if (rank > 0) ::kill(rank, signal);
-      }
-    };
-    if (stop != passed_on) tell(passed_on = stop);
-    if (deadline && std::chrono::steady_clock::now() > *deadline) {
-      deadline.reset();
-      tell(SIGKILL);
-    }
-    int status = 0;
-    const pid_t ended = ::waitpid(-1, &status, WNOHANG);
-    const auto found = std::find(ranks.begin(), ranks.end(), ended);
-    if (ended <= 0 || found == ranks.end()) {
-      std::this_thread::sleep_for(kPoll);
-      continue;
-    }
-    *found = 0;
-    --left;
-    if (status == 0 || code != 0) continue;
-    code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    deadline = std::chrono::steady_clock::now() + kGrace;
-    // A rank that was asked to stop, or that has said what was wrong itself, needs no word of ours.
-    if (WIFSIGNALED(status) && passed_on == 0) {
-      fmt::print(stderr, "ddaebm: rank {} of {} was killed by signal {} ({})\n",
-                 found - ranks.begin(), count, WTERMSIG(status), ::strsignal(WTERMSIG(status)));
-    }
+  return wait_for_all(ranks, "rank", kGrace, stop, {});
+}
+
+int run_local_jobs(int64_t count, std::vector<std::string> arguments, const std::atomic<int>& stop,
+                   const std::function<void()>& meanwhile) {
+  std::vector<pid_t> jobs;
+  for (int64_t job = 0; job < count; ++job) {
+    jobs.push_back(start_one_of(count, arguments, {fmt::format("{}={}", kJobVariable, job)}));
   }
-  return code;
+  return wait_for_all(jobs, "job", {}, stop, meanwhile);
 }
 
 }  // namespace ddaebm

@@ -29,4 +29,11 @@ std::optional<Place> place_of_process(const Variable& variable);
 int run_local_ranks(int64_t count, std::vector<std::string> arguments,
                     const std::atomic<int>& stop);
 
+// The same for processes that share out work among themselves: each is told by the variable
+// DDAEBM_JOB that it is one of them, and goes on where another dies. `meanwhile` is called again
+// and again until all have ended.
+int run_local_jobs(int64_t count, std::vector<std::string> arguments, const std::atomic<int>& stop,
+                   const std::function<void()>& meanwhile);
+constexpr const char* kJobVariable = "DDAEBM_JOB";
+
 }  // namespace ddaebm

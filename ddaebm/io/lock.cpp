@@ -26,7 +26,8 @@ bool is_at(int file, const std::filesystem::path& path) {
 
 }  // namespace
 
-FolderLock::FolderLock(const std::filesystem::path& folder) : path_(folder / ".lock") {
+std::optional<std::string> FolderLock::take(const std::filesystem::path& folder) {
+  path_ = folder / ".lock";
   for (;;) {
     file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (file_ < 0) fail("{}: cannot write there: {}", folder.string(), std::strerror(errno));
@@ -40,16 +41,32 @@ FolderLock::FolderLock(const std::filesystem::path& folder) : path_(folder / ".l
     const auto got = ::pread(file_, owner.data(), owner.size(), 0);
     owner.resize(got > 0 ? static_cast<size_t>(got) : 0);
     ::close(file_);
+    file_ = -1;
     if (error != EWOULDBLOCK) fail("{}: cannot be locked: {}", folder.string(), strerror(error));
-    fail("{}: process {} trains there; wait for it, or choose another --out", folder.string(),
-         owner);
+    return owner;
   }
   const std::string owner = std::to_string(::getpid());
-  // Only for the message above.
-  if (::ftruncate(file_, 0) != 0 || ::pwrite(file_, owner.data(), owner.size(), 0) < 0) return;
+  // Only for a message.
+  (void)!::ftruncate(file_, 0);
+  (void)!::pwrite(file_, owner.data(), owner.size(), 0);
+  return {};
+}
+
+FolderLock::FolderLock(const std::filesystem::path& folder) {
+  if (const auto owner = take(folder)) {
+    fail("{}: process {} trains there; wait for it, or choose another --out", folder.string(),
+         *owner);
+  }
+}
+
+std::unique_ptr<FolderLock> FolderLock::unless_taken(const std::filesystem::path& folder) {
+  std::unique_ptr<FolderLock> lock(new FolderLock());
+  if (lock->take(folder)) lock.reset();
+  return lock;
 }
 
 FolderLock::~FolderLock() {
+  if (file_ < 0) return;
   ::unlink(path_.c_str());
   ::close(file_);
 }

@@ -1,6 +1,9 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
 
 namespace ddaebm {
 
@@ -9,11 +12,17 @@ namespace ddaebm {
 class FolderLock {
  public:
   explicit FolderLock(const std::filesystem::path& folder);
+  // Nothing where another process has it.
+  static std::unique_ptr<FolderLock> unless_taken(const std::filesystem::path& folder);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
  private:
+  FolderLock() = default;
+  // Returns what is known of the process that has it, or nothing once it is ours.
+  std::optional<std::string> take(const std::filesystem::path& folder);
+
   std::filesystem::path path_;
   int file_ = -1;
 };

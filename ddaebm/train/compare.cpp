@@ -10,6 +10,7 @@
 #include "ddaebm/error.h"
 #include "ddaebm/io/file.h"
 #include "ddaebm/io/image.h"
+#include "ddaebm/io/lock.h"
 #include "ddaebm/io/markup.h"
 #include "ddaebm/io/metrics_lines.h"
 #include "ddaebm/train/checkpoint.h"
@@ -50,8 +51,8 @@ fs::path seed_folder(const fs::path& folder, int64_t seed) {
 }
 
 // Seconds that an iteration takes, from a short run that is thrown away.
-double seconds_an_iteration(RunSettings& settings, const CompareOptions& options,
-                            const std::atomic<int>& stop) {
+double seconds_an_iteration(RunSettings& settings, const fs::path& cell,
+                            const CompareOptions& options, const std::atomic<int>& stop) {
   constexpr int64_t kWarm = 10;
   RunSettings short_run = settings.copy();
   TrainConfig& train_config = short_run.train;
@@ -59,7 +60,7 @@ double seconds_an_iteration(RunSettings& settings, const CompareOptions& options
   train_config.log_every = kWarm;
   train_config.evaluate_every = 0;
   train_config.evaluation_samples = 1000;
-  const fs::path folder = options.folder / ".timing";
+  const fs::path folder = cell / ".timing";
   fs::remove_all(folder);
   train(short_run, {folder, options.device, /*resume=*/false, /*quiet=*/true}, stop);
   if (stop != 0) return 1;
@@ -83,18 +84,16 @@ std::optional<int64_t> iterations_before(const fs::path& cell, double minutes) {
   return kept["iterations"].get<int64_t>();
 }
 
-// How many iterations the minutes allow; kept in the cell's folder.
-int64_t measure_iterations(RunSettings& settings, const fs::path& cell,
-                           const CompareOptions& options, const std::atomic<int>& stop) {
-  const double seconds = seconds_an_iteration(settings, options, stop);
+// Finds out how many iterations the minutes allow, and keeps that in the cell's folder.
+void measure_budget(RunSettings& settings, const fs::path& cell, const CompareOptions& options,
+                    const std::atomic<int>& stop) {
+  const double seconds = seconds_an_iteration(settings, cell, options, stop);
   const auto iterations =
       std::max<int64_t>(1, static_cast<int64_t>(60 * options.minutes / seconds));
-  if (stop == 0) {
-    fs::create_directories(cell);
-    write_file(cell / "budget.json",
-               Json{{"minutes", options.minutes}, {"iterations", iterations}}.dump() + "\n");
-  }
-  return iterations;
+  if (stop != 0) return;
+  fs::create_directories(cell);
+  write_file(cell / "budget.json",
+             Json{{"minutes", options.minutes}, {"iterations", iterations}}.dump() + "\n");
 }
 
 // How often a run is looked at and saved.
@@ -113,6 +112,53 @@ void set_pace(RunSettings& settings) {
     config.evaluate_every = 0;
   }
   config.checkpoint_every = std::min(config.checkpoint_every, part(10));
+}
+
+fs::path cell_of(const Contestant& contestant, const CompareOptions& options) {
+  return options.folder / file_name(contestant.label);
+}
+
+// Gives the settings their budget, unless it is of minutes that have not been measured yet. An
+// Error where a run was begun with other settings.
+bool set_budget(Contestant& contestant, const CompareOptions& options) {
+  RunSettings& settings = contestant.settings;
+  const fs::path cell = cell_of(contestant, options);
+  if (options.iterations > 0) settings.train.iterations = options.iterations;
+  if (options.minutes > 0) {
+    const auto before = iterations_before(cell, options.minutes);
+    if (!before) return false;
+    settings.train.iterations = *before;
+  }
+  set_pace(settings);
+  for (int64_t k = 0; k < options.seeds; ++k) {
+    RunSettings of_seed = settings.copy();
+    of_seed.seed += k;
+    const RunFolder run{seed_folder(cell, of_seed.seed)};
+    if (fs::exists(run.config())) check_same_run(of_seed, run);
+  }
+  return true;
+}
+
+bool is_finished(const Contestant& contestant, const CompareOptions& options) {
+  const auto& settings = contestant.settings;
+  for (int64_t k = 0; k < options.seeds; ++k) {
+    const auto run = seed_folder(cell_of(contestant, options), settings.seed + k);
+    if (!is_finished(run, settings.train.iterations)) return false;
+  }
+  return true;
+}
+
+// What a job could not train is said in this file of its cell. While a job is at work the other
+// file is there, and stays where it was killed.
+fs::path failures_file(const fs::path& cell) { return cell / "failures.json"; }
+fs::path begun_file(const fs::path& cell) { return cell / ".begun"; }
+
+std::vector<std::string> failures_of_job(const fs::path& cell) {
+  if (fs::exists(begun_file(cell))) {
+    return {"the job that trained it was killed; the same command tries it again"};
+  }
+  const Json kept = read_json(failures_file(cell));
+  return kept.is_array() ? kept.get<std::vector<std::string>>() : std::vector<std::string>();
 }
 
 // The score of held-out data where that of validation data was best.
@@ -254,9 +300,11 @@ void lend_statistics(const Comparison& so_far, const fs::path& run) {
 ComparedRow contest(Contestant& contestant, const CompareOptions& options, const Comparison& so_far,
                     const std::atomic<int>& stop) {
   RunSettings& settings = contestant.settings;
-  const fs::path folder = options.folder / file_name(contestant.label);
+  const fs::path cell = cell_of(contestant, options);
   ComparedRow row;
   row.label = contestant.label;
+  if (options.portion == Portion::rest) row.failures = failures_of_job(cell);
+  bool left = row.failures.empty();  // to be trained
   const auto attempt = [&](const auto& f) {
     try {
       f();
@@ -264,47 +312,56 @@ ComparedRow contest(Contestant& contestant, const CompareOptions& options, const
       row.failures.emplace_back(error.what());
     }
   };
-  if (options.iterations > 0) settings.train.iterations = options.iterations;
-  if (options.minutes > 0) {
-    if (const auto before = iterations_before(folder, options.minutes)) {
-      settings.train.iterations = *before;
-    } else {
-      attempt(
-          [&] { settings.train.iterations = measure_iterations(settings, folder, options, stop); });
-    }
+  if (!set_budget(contestant, options)) {
+    if (left) attempt([&] { measure_budget(settings, cell, options, stop); });
+    if (stop != 0 || !row.failures.empty()) return row;
+    set_budget(contestant, options);
   }
-  if (stop != 0 || !row.failures.empty()) return row;
-  set_pace(settings);
   row.iterations = settings.train.iterations;
-  bool all = true;
-  for (int64_t k = 0; k < options.seeds; ++k) {
-    RunSettings of_seed = settings.copy();
-    of_seed.seed += k;
-    const RunFolder run{seed_folder(folder, of_seed.seed)};
-    if (fs::exists(run.config())) check_same_run(of_seed, run);
-    all = all && is_finished(run.path, row.iterations);
+  left = left && !is_finished(contestant, options);
+  const bool quiet = options.portion == Portion::unclaimed;
+  if (!quiet && (left || options.portion == Portion::all)) {
+    fmt::print(stderr, "{}: {}\n", contestant.label,
+               left ? fmt::format("{} iterations", row.iterations) : "finished before");
   }
-  fmt::print(stderr, "{}: {}\n", contestant.label,
-             all ? std::string("finished before") : fmt::format("{} iterations", row.iterations));
-  if (!all && options.seeds > 1 && (settings.data.logit || !is_image_data(settings.data.name))) {
-    const TrainOptions training{folder, options.device, /*resume=*/true, /*quiet=*/false};
+  if (left && options.seeds > 1 && (settings.data.logit || !is_image_data(settings.data.name))) {
+    const TrainOptions training{cell, options.device, /*resume=*/true, quiet};
     attempt([&] { row.failures = train_seeds(settings, training, options.seeds, stop).failures; });
-  } else if (!all) {
+  } else if (left) {
     for (int64_t k = 0; k < options.seeds && stop == 0; ++k) {
       RunSettings of_seed = settings.copy();
       of_seed.seed += k;
-      const TrainOptions training{seed_folder(folder, of_seed.seed), options.device,
-                                  /*resume=*/true, /*quiet=*/false};
+      const TrainOptions training{seed_folder(cell, of_seed.seed), options.device,
+                                  /*resume=*/true, quiet};
       lend_statistics(so_far, training.folder);
       attempt([&] { train(of_seed, training, stop); });
     }
   }
   for (int64_t k = 0; k < options.seeds; ++k) {
-    const auto run = seed_folder(folder, settings.seed + k);
+    const auto run = seed_folder(cell, settings.seed + k);
     if (is_finished(run, row.iterations)) row.runs.push_back(run);
   }
   row.numbers = numbers_of(row.runs);
   return row;
+}
+
+// As one of several jobs: what others have begun, or could not train, is passed over.
+void contest_if_unclaimed(Contestant& contestant, const CompareOptions& options,
+                          Comparison& comparison, const std::atomic<int>& stop) {
+  const fs::path cell = cell_of(contestant, options);
+  fs::create_directories(cell);
+  const auto claim = FolderLock::unless_taken(cell);
+  if (!claim || !failures_of_job(cell).empty()) return;
+  write_file(begun_file(cell), "");
+  std::vector<std::string> failures;
+  try {
+    comparison.rows.push_back(contest(contestant, options, comparison, stop));
+    failures = comparison.rows.back().failures;
+  } catch (const std::exception& error) {
+    failures.emplace_back(error.what());
+  }
+  if (!failures.empty()) write_file(failures_file(cell), Json(failures).dump(2) + "\n");
+  fs::remove(begun_file(cell));
 }
 
 // Each has a folder of its own.
@@ -365,6 +422,59 @@ std::string table_of(const Comparison& comparison) {
   return out;
 }
 
+int64_t prepare_jobs(std::vector<Contestant>& contestants, const CompareOptions& options,
+                     const std::atomic<int>& stop) {
+  check_labels(contestants);
+  std::vector<Contestant*> unmeasured;
+  for (auto& contestant : contestants) {
+    if (!set_budget(contestant, options)) unmeasured.push_back(&contestant);
+    fs::remove(failures_file(cell_of(contestant, options)));
+    fs::remove(begun_file(cell_of(contestant, options)));
+  }
+  for (auto* contestant : unmeasured) {
+    try {
+      measure_budget(contestant->settings, cell_of(*contestant, options), options, stop);
+    } catch (const Error&) {
+      continue;  // a job will say so
+    }
+    if (stop != 0) return 0;
+    set_budget(*contestant, options);
+  }
+  return std::count_if(contestants.begin(), contestants.end(),
+                       [&](const auto& one) { return !is_finished(one, options); });
+}
+
+CompareProgress progress_of(const std::vector<Contestant>& contestants,
+                            const CompareOptions& options) {
+  CompareProgress progress;
+  const auto cells = static_cast<double>(contestants.size());
+  for (const auto& contestant : contestants) {
+    const fs::path cell = cell_of(contestant, options);
+    int64_t iterations = contestant.settings.train.iterations;
+    if (options.minutes > 0) {
+      const auto known = iterations_before(cell, options.minutes);
+      if (!known) continue;
+      iterations = *known;
+    }
+    double done = 0;
+    for (int64_t k = 0; k < options.seeds; ++k) {
+      const fs::path run = seed_folder(cell, contestant.settings.seed + k);
+      if (is_finished(run, iterations)) {
+        done += 1;
+        continue;
+      }
+      const auto lines = read_metrics(run / "metrics.jsonl");
+      if (lines.empty()) continue;
+      done += lines.back()["iteration"].get<double>() / static_cast<double>(iterations);
+    }
+    const auto all = static_cast<double>(options.seeds);
+    if (fs::exists(failures_file(cell))) done = all;  // it will get no further
+    if (done > 0 && done < all) progress.training.push_back(contestant.label);
+    progress.done += done / all / cells;
+  }
+  return progress;
+}
+
 Comparison compare(std::vector<Contestant> contestants, const CompareOptions& options,
                    const std::atomic<int>& stop) {
   check_labels(contestants);
@@ -372,6 +482,10 @@ Comparison compare(std::vector<Contestant> contestants, const CompareOptions& op
   Comparison comparison;
   for (auto& contestant : contestants) {
     if (stop != 0) return comparison;
+    if (options.portion == Portion::unclaimed) {
+      contest_if_unclaimed(contestant, options, comparison, stop);
+      continue;
+    }
     comparison.rows.push_back(contest(contestant, options, comparison, stop));
     for (const auto& failure : comparison.rows.back().failures) {
       fmt::print(stderr, "{}: {}\n", contestant.label, failure);
@@ -379,7 +493,7 @@ Comparison compare(std::vector<Contestant> contestants, const CompareOptions& op
     write_json(options.folder / "comparison.json", comparison);
     write_file(options.folder / "table.md", table_of(comparison));
   }
-  if (stop != 0) return comparison;
+  if (stop != 0 || options.portion == Portion::unclaimed) return comparison;
   comparison.finished = true;
   write_figure(options.folder / "figure.svg", comparison);
   return comparison;
