@@ -5,7 +5,7 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "ddaebm/ops/gpu.h"
+#include "ddaebm/ops/image_kernels.h"
 
 namespace ddaebm::ops {
 namespace {
@@ -17,10 +17,10 @@ using torch::autograd::variable_list;
 
 constexpr double kHalf = std::numbers::sqrt2 / 2;
 
-struct GpuResidual : Function<GpuResidual> {
+struct Residual : Function<Residual> {
   static Tensor forward(AutogradContext*, const Tensor& a, const Tensor& b, const Tensor& bias) {
     const at::AutoDispatchBelowADInplaceOrView plain;
-    return gpu::scaled_sum(a, b, bias, kHalf);
+    return kernels::scaled_sum(a, b, bias, kHalf);
   }
   static variable_list backward(AutogradContext* ctx, variable_list given) {
     const Tensor& g = given[0];
@@ -29,17 +29,17 @@ struct GpuResidual : Function<GpuResidual> {
       return {scaled, scaled,
               ctx->needs_input_grad(2) ? scaled.sum(at::IntArrayRef({2, 3})) : Tensor()};
     }
-    const auto [scaled, sums] = gpu::scaled_with_sums(g, kHalf);
+    const auto [scaled, sums] = kernels::scaled_with_sums(g, kHalf);
     return {scaled, scaled, sums};
   }
 };
 
 Tensor join(const Tensor& a, const Tensor& b);
 
-struct GpuSeparate : Function<GpuSeparate> {
+struct Separate : Function<Separate> {
   static variable_list forward(AutogradContext*, const Tensor& whole, int64_t first) {
     const at::AutoDispatchBelowADInplaceOrView plain;
-    auto [a, b] = gpu::separate(whole, first);
+    auto [a, b] = kernels::separate(whole, first);
     return {a, b};
   }
   static variable_list backward(AutogradContext*, variable_list given) {
@@ -47,27 +47,27 @@ struct GpuSeparate : Function<GpuSeparate> {
   }
 };
 
-struct GpuConcatenate : Function<GpuConcatenate> {
+struct Concatenate : Function<Concatenate> {
   static Tensor forward(AutogradContext* ctx, const Tensor& a, const Tensor& b) {
     const at::AutoDispatchBelowADInplaceOrView plain;
     ctx->saved_data["first"] = a.size(1);
-    return gpu::concatenate(a, b);
+    return kernels::concatenate(a, b);
   }
   static variable_list backward(AutogradContext* ctx, variable_list given) {
-    return GpuSeparate::apply(given[0], ctx->saved_data["first"].toInt());
+    return Separate::apply(given[0], ctx->saved_data["first"].toInt());
   }
 };
 
-Tensor join(const Tensor& a, const Tensor& b) { return GpuConcatenate::apply(a, b); }
+Tensor join(const Tensor& a, const Tensor& b) { return Concatenate::apply(a, b); }
 
 }  // namespace
 
 Tensor residual(const Tensor& a, const Tensor& b, const Tensor& bias) {
-  return gpu::takes(a) ? GpuResidual::apply(a, b, bias) : reference::residual(a, b, bias);
+  return kernels::takes(a) ? Residual::apply(a, b, bias) : reference::residual(a, b, bias);
 }
 
 Tensor concatenate(const Tensor& a, const Tensor& b) {
-  return gpu::takes(a) ? join(a, b) : reference::concatenate(a, b);
+  return kernels::takes(a) ? join(a, b) : reference::concatenate(a, b);
 }
 
 Tensor reference::residual(const Tensor& a, const Tensor& b, const Tensor& bias) {

@@ -28,11 +28,12 @@ kernels::GroupNormSecondGradients group_norm_backward_twice(const torch::Tensor&
                                                             const kernels::GroupNormParts& parts,
                                                             const GroupNormConfig& config);
 
-// (a + b + bias) gain; bias [N, C].
+// The image kernels of image_kernels.h.
 torch::Tensor scaled_sum(const torch::Tensor& a, const torch::Tensor& b, const torch::Tensor& bias,
                          double gain);
-// g gain, and its sums over pixels [N, C].
 std::tuple<torch::Tensor, torch::Tensor> scaled_with_sums(const torch::Tensor& g, double gain);
+torch::Tensor concatenate(const torch::Tensor& a, const torch::Tensor& b);
+std::tuple<torch::Tensor, torch::Tensor> separate(const torch::Tensor& whole, int64_t first);
 // Sums over the rows of each image, [N, P, C] -> [N, C], as sums are made.
 torch::Tensor sums_over_pixels(const torch::Tensor& rows);
 // See ops/attention.cpp: rows of a softmax along the last axis, all tensors of its shape.
@@ -40,17 +41,8 @@ std::tuple<torch::Tensor, torch::Tensor> softmax_twice(const torch::Tensor& a,
                                                        const torch::Tensor& h,
                                                        const torch::Tensor& gs,
                                                        const torch::Tensor& b);
-// Channels side by side, and back.
-torch::Tensor concatenate(const torch::Tensor& a, const torch::Tensor& b);
-std::tuple<torch::Tensor, torch::Tensor> separate(const torch::Tensor& whole, int64_t first);
-
-// See cuda/launchers.h.
-struct FirSteps {
-  int up = 1, down = 1, pad = 0;
-  double gain = 1.0;
-};
 torch::Tensor fir(const torch::Tensor& x, int64_t out_height, int64_t out_width,
-                  const FirSteps& steps);
+                  const kernels::FirSteps& steps);
 
 // Those of dense_kernels.h, for float32 and float64.
 torch::Tensor add_bias(const kernels::Matrix& h, const torch::Tensor& table,

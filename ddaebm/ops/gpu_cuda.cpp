@@ -242,7 +242,7 @@ std::tuple<Tensor, Tensor> separate(const Tensor& whole, int64_t first) {
   return {a, b};
 }
 
-Tensor fir(const Tensor& x, int64_t out_height, int64_t out_width, const FirSteps& steps) {
+Tensor fir(const Tensor& x, int64_t out_height, int64_t out_width, const kernels::FirSteps& steps) {
   const c10::cuda::CUDAGuard guard(x.device());
   const auto in = channels_last(x);
   auto out = at::empty({x.size(0), x.size(1), out_height, out_width}, x.options(),

@@ -35,7 +35,7 @@ std::tuple<torch::Tensor, torch::Tensor> softmax_twice(const torch::Tensor&, con
 }
 torch::Tensor concatenate(const torch::Tensor&, const torch::Tensor&) { missing(); }
 std::tuple<torch::Tensor, torch::Tensor> separate(const torch::Tensor&, int64_t) { missing(); }
-torch::Tensor fir(const torch::Tensor&, int64_t, int64_t, const FirSteps&) { missing(); }
+torch::Tensor fir(const torch::Tensor&, int64_t, int64_t, const kernels::FirSteps&) { missing(); }
 torch::Tensor add_bias(const kernels::Matrix&, const torch::Tensor&, const torch::Tensor&) {
   missing();
 }

@@ -148,13 +148,16 @@ NormAndInput group_norm_and_input(const Tensor& x, const Tensor& scale, const Te
 
 Tensor group_norm(const Tensor& x, const Tensor& add, const Tensor& scale, const Tensor& shift,
                   const GroupNormConfig& config, const Dropout& dropout) {
-  if (!gpu::takes(x)) {
+  if (!kernels::takes(x)) {
     const auto moved = x + add.to(x.scalar_type()).unsqueeze(2).unsqueeze(3);
     const auto y = group_norm(moved, scale, shift, config);
     return dropout.rate > 0 ? at::dropout(y, dropout.rate, /*train=*/true) : y;
   }
   const variable_list list = {x, scale, shift, add};
-  return Forward::apply(at::TensorList(list), c10::make_intrusive<Fixed>(config, dropout))[0];
+  const bool fused = gpu::takes(x);  // with its dropout
+  const auto y = Forward::apply(at::TensorList(list),
+                                c10::make_intrusive<Fixed>(config, fused ? dropout : Dropout()))[0];
+  return dropout.rate > 0 && !fused ? at::dropout(y, dropout.rate, /*train=*/true) : y;
 }
 
 Tensor reference::group_norm(const Tensor& x, const Tensor& scale, const Tensor& shift,

@@ -1,5 +1,6 @@
 #include "ddaebm/ops/image_kernels.h"
 
+#include "ddaebm/ops/cpu_images.h"
 #include "ddaebm/ops/gpu.h"
 
 namespace ddaebm::ops::kernels {
@@ -57,8 +58,11 @@ struct Bend {
 
 }  // namespace
 
+bool takes(const Tensor& x) { return gpu::takes(x) || cpu::takes(x); }
+
 Tensor group_norm_forward(GroupNormParts& parts, const GroupNormConfig& config) {
   if (gpu::takes(parts.x)) return gpu::group_norm_forward(parts, config);
+  if (cpu::takes(parts.x)) return cpu::group_norm_forward(parts, config);
   const auto& x = parts.x;
   const View view(x, config.groups);
   auto normal = view.image(x);
@@ -75,6 +79,7 @@ GroupNormGradients group_norm_backward(const Tensor& gy, const GroupNormParts& p
                                        const GroupNormConfig& config, bool channels_wanted,
                                        const Tensor& more) {
   if (gpu::takes(gy)) return gpu::group_norm_backward(gy, parts, config, channels_wanted, more);
+  if (cpu::takes(gy)) return cpu::group_norm_backward(gy, parts, config, channels_wanted, more);
   const View view(parts.x, config.groups);
   const auto inverse = view.over_groups(parts.inverse);
   const auto scale = view.channels(parts.scale);
@@ -96,9 +101,10 @@ GroupNormGradients group_norm_backward(const Tensor& gy, const GroupNormParts& p
 GroupNormSecondGradients group_norm_backward_twice(const GroupNormCotangents& cotangents,
                                                    const Tensor& gy, const GroupNormParts& parts,
                                                    const GroupNormConfig& config) {
-  if (gpu::takes(gy) && cotangents.x.defined() && !cotangents.scale.defined() &&
+  if (takes(gy) && cotangents.x.defined() && !cotangents.scale.defined() &&
       !cotangents.shift.defined()) {
-    return gpu::group_norm_backward_twice(cotangents.x, gy, parts, config);
+    return gpu::takes(gy) ? gpu::group_norm_backward_twice(cotangents.x, gy, parts, config)
+                          : cpu::group_norm_backward_twice(cotangents.x, gy, parts, config);
   }
   TORCH_CHECK(!parts.add.defined() && parts.dropout.rate == 0,
               "group_norm: second derivatives through the gradients of scale and shift are for a "
@@ -140,6 +146,33 @@ GroupNormSecondGradients group_norm_backward_twice(const GroupNormCotangents& co
   if (from_deviation.defined()) gx = gx + from_deviation;
   return {view.back(bend.times_first(w), gy), view.back(gx, parts.x),
           view.channel_sums(gscale, gshift)};
+}
+
+Tensor scaled_sum(const Tensor& a, const Tensor& b, const Tensor& bias, double gain) {
+  return gpu::takes(a) ? gpu::scaled_sum(a, b, bias, gain) : cpu::scaled_sum(a, b, bias, gain);
+}
+
+std::tuple<Tensor, Tensor> scaled_with_sums(const Tensor& g, double gain) {
+  if (gpu::takes(g)) return gpu::scaled_with_sums(g, gain);
+  const auto scaled = g * gain;
+  return {scaled, scaled.sum(at::IntArrayRef({2, 3}))};
+}
+
+Tensor concatenate(const Tensor& a, const Tensor& b) {
+  return gpu::takes(a) ? gpu::concatenate(a, b) : cpu::concatenate(a, b);
+}
+
+std::tuple<Tensor, Tensor> separate(const Tensor& whole, int64_t first) {
+  if (gpu::takes(whole)) return gpu::separate(whole, first);
+  const auto part = [&](int64_t from, int64_t channels) {
+    return whole.narrow(1, from, channels).contiguous(at::MemoryFormat::ChannelsLast);
+  };
+  return {part(0, first), part(first, whole.size(1) - first)};
+}
+
+Tensor fir(const Tensor& x, int64_t out_height, int64_t out_width, const FirSteps& steps) {
+  return gpu::takes(x) ? gpu::fir(x, out_height, out_width, steps)
+                       : cpu::fir(x, out_height, out_width, steps);
 }
 
 }  // namespace ddaebm::ops::kernels

@@ -5,7 +5,7 @@
 #include <ATen/TracerMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "ddaebm/ops/gpu.h"
+#include "ddaebm/ops/image_kernels.h"
 
 namespace ddaebm::ops {
 namespace {
@@ -40,22 +40,22 @@ Tensor kernel(const Tensor& x) {
   return at::outer(taps, taps).to(x.options()).expand({x.size(1), 1, 4, 4});
 }
 
-// On a GPU one kernel, whose transpose is one too; it takes the other size and steps.
-struct GpuFir : torch::autograd::Function<GpuFir> {
+// One kernel, whose transpose is one too; it takes the other size and steps.
+struct Fir : torch::autograd::Function<Fir> {
   struct Way {
     int64_t height, width;
-    gpu::FirSteps steps;
+    kernels::FirSteps steps;
   };
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, const Way& way,
                         const Way& back) {
     const at::AutoDispatchBelowADInplaceOrView plain;
     ctx->saved_data["ways"] = c10::IValue::make_capsule(c10::make_intrusive<Saved>(way, back));
-    return gpu::fir(x, way.height, way.width, way.steps);
+    return kernels::fir(x, way.height, way.width, way.steps);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list given) {
     const auto& ways = static_cast<const Saved&>(*ctx->saved_data["ways"].toCapsule());
-    return {GpuFir::apply(given[0], ways.back, ways.way), Tensor(), Tensor()};
+    return {Fir::apply(given[0], ways.back, ways.way), Tensor(), Tensor()};
   }
 
  private:
@@ -65,37 +65,37 @@ struct GpuFir : torch::autograd::Function<GpuFir> {
   };
 };
 
-constexpr gpu::FirSteps kDown{.up = 1, .down = 2, .pad = 1, .gain = 1.0};
-constexpr gpu::FirSteps kUp{.up = 2, .down = 1, .pad = 2, .gain = 4.0};
-constexpr gpu::FirSteps kSmooth{.up = 1, .down = 1, .pad = 2, .gain = 1.0};
-constexpr gpu::FirSteps kSmoothBack{.up = 1, .down = 1, .pad = 1, .gain = 1.0};
+constexpr kernels::FirSteps kDown{.up = 1, .down = 2, .pad = 1, .gain = 1.0};
+constexpr kernels::FirSteps kUp{.up = 2, .down = 1, .pad = 2, .gain = 4.0};
+constexpr kernels::FirSteps kSmooth{.up = 1, .down = 1, .pad = 2, .gain = 1.0};
+constexpr kernels::FirSteps kSmoothBack{.up = 1, .down = 1, .pad = 1, .gain = 1.0};
 
 // `gain` is what the transpose of one resampling has over the other.
-Tensor on_gpu(const Tensor& x, int64_t height, int64_t width, const gpu::FirSteps& steps,
-              gpu::FirSteps back, double gain) {
+Tensor by_kernel(const Tensor& x, int64_t height, int64_t width, const kernels::FirSteps& steps,
+                 kernels::FirSteps back, double gain) {
   back.gain *= gain;
-  return GpuFir::apply(x, GpuFir::Way{height, width, steps},
-                       GpuFir::Way{x.size(2), x.size(3), back});
+  return Fir::apply(x, Fir::Way{height, width, steps}, Fir::Way{x.size(2), x.size(3), back});
 }
 
 }  // namespace
 
 Tensor upsample(const Tensor& x, Filter filter) {
   if (filter == Filter::box) return at::upsample_nearest2d(x, {x.size(2) * 2, x.size(3) * 2});
-  if (gpu::takes(x)) return on_gpu(x, x.size(2) * 2, x.size(3) * 2, kUp, kDown, 4.0);
+  if (kernels::takes(x)) return by_kernel(x, x.size(2) * 2, x.size(3) * 2, kUp, kDown, 4.0);
   const auto half = [&](int64_t n) { return filter_matrix(2 * n, n, 2, 1, x).t() * 2.0; };
   return along_both(x, half(x.size(2)), half(x.size(3)));
 }
 
 Tensor downsample(const Tensor& x, Filter filter) {
   if (filter == Filter::box) return at::avg_pool2d(x, 2);
-  if (gpu::takes(x)) return on_gpu(x, x.size(2) / 2, x.size(3) / 2, kDown, kUp, 0.25);
+  if (kernels::takes(x)) return by_kernel(x, x.size(2) / 2, x.size(3) / 2, kDown, kUp, 0.25);
   const auto half = [&](int64_t n) { return filter_matrix(n, n / 2, 2, 1, x); };
   return along_both(x, half(x.size(2)), half(x.size(3)));
 }
 
 Tensor smooth(const Tensor& x) {
-  if (gpu::takes(x)) return on_gpu(x, x.size(2) + 1, x.size(3) + 1, kSmooth, kSmoothBack, 1.0);
+  if (kernels::takes(x))
+    return by_kernel(x, x.size(2) + 1, x.size(3) + 1, kSmooth, kSmoothBack, 1.0);
   const auto wider = [&](int64_t n) { return filter_matrix(n, n + 1, 1, 2, x); };
   return along_both(x, wider(x.size(2)), wider(x.size(3)));
 }
