@@ -245,10 +245,12 @@ TEST(Calibration, ImagesAreRefused) {
   }
 }
 
-TEST(Calibration, AReferenceIsRefused) {
-  RunSettings settings(
-      ConfigFile::parse("[game]\ncalibrate = true\nreference_std = 1.5\n", "my.toml"));
-  EXPECT_THROW(settings.method_settings->build({2}, kDouble), Error);
+TEST(Calibration, WhatDoesNotGoWithItIsRefused) {
+  for (const char* other : {"reference_std = 1.5", "score_weight = 0.1", "fake_margin = 10"}) {
+    RunSettings settings(ConfigFile::parse(
+        fmt::format("[game]\ncalibrate = true\ngamma = 0\n{}\n", other), "my.toml"));
+    EXPECT_THROW(settings.method_settings->build({2}, kDouble), Error) << other;
+  }
 }
 
 TEST(WaveMlp, SecondDerivativesAreFiniteDifferences) {

@@ -390,6 +390,46 @@ TEST(Game, ThePenaltyMayLeaveLogQOut) {
   expect_same_generator_update(it, full);
 }
 
+TEST(Game, TheScoreTakesThePlaceOfThePenaltyWhereThereIsNoise) {
+  GameConfig config;
+  config.score_weight = 0.3;
+  Game game(config);
+  const Iteration it = game.play();
+  const Steps at = game.at();
+  const auto x = it.x_t.detach().requires_grad_();
+  const auto slope = torch::autograd::grad({game.energy(x).sum()}, {x})[0];
+  const auto first = 0.02 * (slope + at.grad_log_q(it.x_next, it.x_t)).square().sum(1);
+  const auto sigma = torch::tensor(game.schedule.sigma_bar, kDouble).index_select(0, game.noise.t);
+  const auto off = sigma.unsqueeze(1) * slope + game.noise.eps_t;
+  const auto rows = torch::where(game.noise.t == 0, first, 0.3 * off.square().sum(1));
+  expect_same(it.penalty, 0.5 * rows.mean(), "penalty");
+  expect_same(it.energy_loss, it.energy_fake.mean() - it.energy_real.mean() + it.penalty,
+              "the energy's loss");
+  expect_same_generator_update(it, Game().play());
+}
+
+// What is asked of the slope is least for the density itself: Gaussian data, of which E knows all
+// but the width.
+TEST(Game, TheScoreIsThatOfTheDiffusedData) {
+  constexpr double kWidth = 0.6;
+  const auto penalty = [&](double width) {
+    GameConfig config;
+    config.score_weight = 1.0;
+    config.gamma = 0.0;
+    config.reference_std = width;
+    Game game(config);
+    const torch::NoGradGuard no_grad;
+    for (auto& p : game.nets.energy->parameters()) p.zero_();
+    game.x0 = kWidth * game.random.normal({4000, 2}, kDouble);
+    game.noise = game.method.draw(game.x0, game.random);
+    const torch::AutoGradMode with_gradients(true);
+    return value(game.play().penalty);
+  };
+  const double right = penalty(kWidth);
+  EXPECT_LT(right, penalty(0.8 * kWidth));
+  EXPECT_LT(right, penalty(1.25 * kWidth));
+}
+
 TEST(Game, FakeWeightScalesGeneratedPointsInTheEnergysLoss) {
   const Iteration full = Game().play();
   GameConfig config;

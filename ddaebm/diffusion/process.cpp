@@ -77,6 +77,8 @@ torch::Tensor Steps::diffuse(const torch::Tensor& x0, const torch::Tensor& eps) 
   return torch::addcmul(column(kABar) * x0, column(kSigmaBar), eps);
 }
 
+torch::Tensor Steps::sigma() const { return row(kSigmaBar); }
+
 torch::Tensor Steps::advance(const torch::Tensor& x_t, const torch::Tensor& eps) const {
   return torch::addcmul(column(kANext) * x_t, column(kSigmaNext), eps);
 }

@@ -18,6 +18,8 @@ class Steps {
 
   // x_t from x_0.
   torch::Tensor diffuse(const torch::Tensor& x0, const torch::Tensor& eps) const;
+  // Of all the noise in x_t, its standard deviation [N].
+  torch::Tensor sigma() const;
   // x_{t+1} from x_t.
   torch::Tensor advance(const torch::Tensor& x_t, const torch::Tensor& eps) const;
   // log q(x_{t+1} | x_t) -> [N], and its gradient in x_t.

@@ -199,13 +199,36 @@ void Ddaebm::judge_real(Iteration& it, const Steps& at, const Noise& noise) {
   it.energy_real = e;
   it.penalty_gradient =
       game_.penalty_log_q ? gradient + at.grad_log_q(it.x_next, it.x_t) : gradient;
-  it.penalty = 0.5 * game_.gamma * ops::weighted_squares(it.penalty_gradient).mean();
+  it.penalty = game_.score_weight > 0
+                   ? 0.5 * slope_penalty(gradient, it, at, noise).mean()
+                   : 0.5 * game_.gamma * ops::weighted_squares(it.penalty_gradient).mean();
   it.real_loss = it.penalty - it.energy_real.mean();
   if (game_.energy_l2 > 0) it.real_loss = it.real_loss + level(it.energy_real);
 }
 
+// Denoising score matching: |sigma_t dE/dx_t + eps_t|^2 is least where E = log q(x_t), which is the
+// game's own best answer; so its weight bends nothing, where a penalty of the slope flattens E. At
+// t = 0, where x_t has hardly any noise, the paper's.
+torch::Tensor Ddaebm::slope_penalty(const torch::Tensor& gradient, const Iteration& it,
+                                    const Steps& at, const Noise& noise) const {
+  const auto first = noise.t == 0;
+  std::vector<int64_t> as_rows(static_cast<size_t>(gradient.dim()), 1);
+  as_rows[0] = gradient.size(0);
+  const auto paper =
+      game_.penalty_log_q ? at.grad_log_q(it.x_next, it.x_t) : torch::zeros_like(noise.eps_t);
+  const auto target = -torch::where(first.view(as_rows), paper, noise.eps_t);
+  const auto sigma = at.sigma();
+  return ops::weighted_squares(gradient, target,
+                               {torch::where(first, torch::ones_like(sigma), sigma),
+                                torch::where(first, torch::full_like(sigma, game_.gamma),
+                                             torch::full_like(sigma, game_.score_weight)),
+                                {}});
+}
+
 // Without a penalty E takes real and generated points together.
-bool Ddaebm::real_apart() const { return game_.calibrate || game_.gamma > 0; }
+bool Ddaebm::real_apart() const {
+  return game_.calibrate || game_.gamma > 0 || game_.score_weight > 0;
+}
 
 // The game sees differences of E only; this holds its level, and its scale from running away.
 torch::Tensor Ddaebm::level(const torch::Tensor& e) const {
@@ -465,10 +488,14 @@ struct DdaebmSettings : MethodSettings {
       fail("game.reference_std is {} and game.calibrate is set; set one of them to 0 or false",
            game.reference_std);
     }
-    if (game.fake_margin > 0 && (game.calibrate || game.gamma > 0)) {
+    if (game.score_weight > 0 && game.calibrate) {
+      fail("game.score_weight is {} and game.calibrate is set; set one of them to 0 or false",
+           game.score_weight);
+    }
+    if (game.fake_margin > 0 && (game.calibrate || game.gamma > 0 || game.score_weight > 0)) {
       fail(
-          "game.fake_margin is {}; it is for games without game.gamma and game.calibrate: set "
-          "these to 0 and false, or it to 0",
+          "game.fake_margin is {}; it is for games without game.gamma, game.score_weight and "
+          "game.calibrate: set these to 0 and false, or it to 0",
           game.fake_margin);
     }
     if (event.size() == 1) {

@@ -35,6 +35,7 @@ struct GameConfig {
   int64_t proposals = 1;
   double gamma = 0.02;
   bool penalty_log_q = true;
+  double score_weight = 0.0;
   double fake_weight = 1.0;
   double fake_margin = 0.0;
   double energy_l2 = 0.0;
@@ -72,6 +73,9 @@ struct GameConfig {
       "calibrated: points that a step of sampling proposes a sample, chosen among by E; 1: none");
     f("gamma", gamma, at_least(0), "weight of the gradient penalty");
     f("penalty_log_q", penalty_log_q, "whether the penalty includes log q(x_{t+1} | x_t)");
+    f("score_weight", score_weight, at_least(0),
+      "at t >= 1, in place of the gradient penalty: weight of the distance of E's slope from the "
+      "score that the noise of x_t tells; 0: none");
     f("fake_weight", fake_weight, at_least(0), "weight of generated points in the energy's loss");
     f("fake_margin", fake_margin, at_least(0),
       "nats below the mean E of the batch's data (a rank's or a micro-batch's own) beyond which "
@@ -159,6 +163,8 @@ class Ddaebm : public Method {
   static Iteration diffuse(const torch::Tensor& x0, const Steps& at, const Noise& noise);
   bool real_apart() const;
   void judge_real(Iteration& it, const Steps& at, const Noise& noise);
+  torch::Tensor slope_penalty(const torch::Tensor& gradient, const Iteration& it, const Steps& at,
+                              const Noise& noise) const;
   void generate(Iteration& it, const Steps& at, const Noise& noise, bool reconstruct);
   torch::Tensor encode(Iteration& it, const Noise& noise);
   void energy_loss(Iteration& it, const Steps& at, const Noise& noise);
