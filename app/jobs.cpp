@@ -43,7 +43,8 @@ void run_jobs(int64_t most, std::vector<Contest>& contests) {
   const int64_t jobs = std::min(most, left);
   if (jobs == 0 || stop_signal != 0) return;
   const auto parts = [](double share) { return static_cast<int64_t>(10000 * share); };
-  Progress bar(fmt::format("{} jobs", jobs), parts(1), parts(progress_of_all(contests).done));
+  Progress bar(fmt::format("{} jobs", jobs), parts(1), parts(progress_of_all(contests).done),
+               Progress::Shows::share);
   auto looked = Clock::now();
   std::fflush(nullptr);
   run_local_jobs(jobs, own_arguments(), stop_signal, [&] {

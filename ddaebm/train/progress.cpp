@@ -16,10 +16,11 @@ std::string clock_text(double seconds) {
                    : fmt::format("{}:{:02}", s / 60, s % 60);
 }
 
-Progress::Progress(std::string task, int64_t total, int64_t done)
+Progress::Progress(std::string task, int64_t total, int64_t done, Shows shows)
     : task_(std::move(task)),
       total_(total),
       start_(done),
+      shows_(shows),
       terminal_(isatty(STDERR_FILENO) != 0),
       began_(Clock::now()),
       shown_(began_) {}
@@ -37,8 +38,12 @@ void Progress::update(int64_t done, const std::string& note) {
   constexpr int64_t kWidth = 24;
   const auto filled = static_cast<size_t>(kWidth * done / total_);
   const std::string bar = std::string(filled, '#') + std::string(kWidth - filled, '-');
-  const std::string line = fmt::format("{} [{}] {}/{}  {:.3g}/s  ETA {}  {}", task_, bar, done,
-                                       total_, rate, clock_text(left), note);
+  const std::string far = shows_ == Shows::count
+                              ? fmt::format("{}/{}  {:.3g}/s", done, total_, rate)
+                              : fmt::format("{:.1f} %", 100.0 * static_cast<double>(done) /
+                                                            static_cast<double>(total_));
+  const std::string line =
+      fmt::format("{} [{}] {}  ETA {}  {}", task_, bar, far, clock_text(left), note);
   // Erase to the end of the line: the last text may have been longer.
   if (terminal_) {
     fmt::print(stderr, "\r{}\x1b[K", line);

@@ -12,7 +12,9 @@ namespace ddaebm {
 // On a terminal it rewrites itself; elsewhere (a log file) it prints a line now and then.
 class Progress {
  public:
-  Progress(std::string task, int64_t total, int64_t done = 0);
+  // Things done of `total` and how many a second, or the share of `total` that is done.
+  enum class Shows { count, share };
+  Progress(std::string task, int64_t total, int64_t done = 0, Shows shows = Shows::count);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -25,6 +27,7 @@ class Progress {
   using Clock = std::chrono::steady_clock;
   std::string task_;
   int64_t total_, start_;
+  Shows shows_;
   bool terminal_, open_ = false;
   Clock::time_point began_, shown_;
 };
