@@ -17,8 +17,10 @@
 #include "ddaebm/ops/branches.h"
 #include "ddaebm/ops/cast.h"
 #include "ddaebm/ops/conv.h"
+#include "ddaebm/ops/dense_kernels.h"
 #include "ddaebm/ops/image_kernels.h"
 #include "ddaebm/ops/resample.h"
+#include "ddaebm/ops/tuning.h"
 #include "ddaebm/train/graph.h"
 #include "ddaebm/train/model.h"
 
@@ -130,19 +132,18 @@ int run() {
   const auto b = draw({side, side});
   const auto large = draw({gpu ? int64_t{1} << 29 : int64_t{1} << 26});
   const double product = 2.0 * static_cast<double>(side) * static_cast<double>(side) *
-                         static_cast<double>(side) / seconds([&] { return at::mm(a, b); });
+                         static_cast<double>(side) /
+                         seconds([&] { return ops::kernels::product(a, b); });
   auto to = torch::empty_like(large);
   const auto other = draw({large.numel()});
   const double traffic = 3.0 * static_cast<double>(large.nbytes()) /
                          seconds([&] { return at::add_out(to, large, other); });
   const Table table{product, traffic};
   std::cout << fmt::format(
-      "Ceilings: a product of {0}x{0} matrices {1:.0f} TFLOP/s, a sum of two tensors of {2:.1f} GB "
-      "{3:.2f} "
-      "TB/s.\n\n"
+      "Ceilings: a product of {0}x{0} matrices {1:.0f} GFLOP/s, a sum of two tensors of {2:.1f} GB "
+      "{3:.0f} GB/s; what fits caches may be faster.\n\n"
       "| operator, batch of {4} | microseconds | rate | of the ceiling |\n|---|---|---|---|\n",
-      side, product / 1e12, static_cast<double>(large.nbytes()) / 1e9, traffic / 1e12,
-      gpu ? 64 : 4);
+      side, product / 1e9, static_cast<double>(large.nbytes()) / 1e9, traffic / 1e9, gpu ? 64 : 4);
   const int64_t images = gpu ? 64 : 4;
   for (const auto& [channels, size] :
        {std::pair<int64_t, int64_t>{128, 32}, {256, 16}, {256, 8}, {256, 4}}) {
@@ -177,6 +178,7 @@ int run() {
 }  // namespace ddaebm
 
 int main(int argc, char** argv) {
+  ddaebm::ops::tune_process(argv);
   try {
     if (argc > 1) ddaebm::device() = ddaebm::parse_device(argv[1]);
     return ddaebm::run();

@@ -2,13 +2,17 @@
 
 #include <tuple>
 
+#include <ATen/TracerMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "ddaebm/ops/dense_kernels.h"
 #include "ddaebm/ops/gpu.h"
 
 namespace ddaebm::ops {
 namespace {
 
+using kernels::Into;
+using kernels::products;
 using torch::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::Function;
@@ -21,9 +25,12 @@ Tensor image_of(const Tensor& rows, const Tensor& like) {
 }
 
 // Products of all rows [N, P, .] with one matrix, and of the transposed rows with rows.
-Tensor times(const Tensor& rows, const Tensor& matrix) { return at::matmul(rows, matrix); }
+Tensor times(const Tensor& rows, const Tensor& matrix) {
+  return kernels::product(rows.flatten(0, 1), matrix)
+      .view({rows.size(0), rows.size(1), matrix.size(1)});
+}
 Tensor across(const Tensor& a, const Tensor& b) {
-  return at::mm(a.flatten(0, 1).t(), b.flatten(0, 1));
+  return kernels::product(a.flatten(0, 1).t(), b.flatten(0, 1));
 }
 Tensor turned(const Tensor& x) { return x.transpose(1, 2); }
 
@@ -65,11 +72,11 @@ struct Backward : Function<Backward> {
     const auto g = given.contiguous();
     const Three of(qkv);
     const auto go = times(g, out.t());
-    const auto gs = at::_softmax_backward_data(at::bmm(go, turned(of.v)), a, -1, a.scalar_type());
+    const auto gs = at::_softmax_backward_data(products(go, turned(of.v)), a, -1, a.scalar_type());
     Three found(at::empty_like(qkv));
-    at::bmm_out(found.q, gs, of.k);
-    at::bmm_out(found.k, turned(gs), of.q);
-    at::bmm_out(found.v, turned(a), go);
+    products(found.q, gs, of.k);
+    products(found.k, turned(gs), of.q);
+    products(found.v, turned(a), go);
     ctx->save_for_backward({g, x, map, out, qkv, a, o, go, gs, found.all});
     ctx->set_materialize_grads(false);
     variable_list results = {times(found.all, map.t())};
@@ -99,24 +106,24 @@ struct Backward : Function<Backward> {
     if (umap.defined()) cotangents = cotangents + times(x, umap);
     if (ubias.defined()) cotangents = cotangents + ubias;
     const Three u(cotangents);
-    auto h = at::bmm(u.q, turned(of.k));
-    h.baddbmm_(of.q, turned(u.k));
-    auto b = at::bmm(go, turned(u.v));
+    auto h = products(u.q, turned(of.k));
+    products(h, of.q, turned(u.k), Into::sum);
+    auto b = products(go, turned(u.v));
     Tensor of_o;
     if (uout.defined()) {
       of_o = times(g, uout.t());
-      b.baddbmm_(of_o, turned(of.v));
+      products(b, of_o, turned(of.v), Into::sum);
     }
     const auto [of_ga, of_s] = softmax_twice(a, h, gs, b);
-    auto of_go = at::bmm(a, u.v);
-    of_go.baddbmm_(of_ga, of.v);
+    auto of_go = products(a, u.v);
+    products(of_go, of_ga, of.v, Into::sum);
     Three found(at::empty_like(gqkv));
-    at::bmm_out(found.q, of_s, of.k);
-    found.q.baddbmm_(gs, u.k);
-    at::bmm_out(found.k, turned(of_s), of.q);
-    found.k.baddbmm_(turned(gs), u.q);
-    at::bmm_out(found.v, turned(of_ga), go);
-    if (of_o.defined()) found.v.baddbmm_(turned(a), of_o);
+    products(found.q, of_s, of.k);
+    products(found.q, gs, u.k, Into::sum);
+    products(found.k, turned(of_s), of.q);
+    products(found.k, turned(gs), u.q, Into::sum);
+    products(found.v, turned(of_ga), go);
+    if (of_o.defined()) products(found.v, turned(a), of_o, Into::sum);
 
     auto of_g = times(of_go, out);
     auto of_x = times(found.all, map.t());
@@ -134,9 +141,12 @@ struct Forward : Function<Forward> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& map,
                         const Tensor& bias, const Tensor& out) {
     const at::AutoDispatchBelowADInplaceOrView plain;
-    const Three of(at::addmm(bias, x.flatten(0, 1), map).view({x.size(0), x.size(1), map.size(1)}));
-    const auto a = at::softmax(at::bmm(of.q, turned(of.k)), -1);
-    const auto o = at::bmm(a, of.v);
+    const Three of(
+        x.is_cpu()
+            ? times(x, map).add_(bias)
+            : at::addmm(bias, x.flatten(0, 1), map).view({x.size(0), x.size(1), map.size(1)}));
+    const auto a = at::softmax(products(of.q, turned(of.k)), -1);
+    const auto o = products(a, of.v);
     ctx->save_for_backward({x, map, bias, out, of.all, a, o});
     return times(o, out);
   }
@@ -154,6 +164,8 @@ struct Forward : Function<Forward> {
 }  // namespace
 
 Tensor attention(const Tensor& x, const Tensor& map, const Tensor& bias, const Tensor& out) {
+  // A trace sees LibTorch's operators only.
+  if (at::tracer::impl::is_dispatch_enabled()) return reference::attention(x, map, bias, out);
   return image_of(Forward::apply(rows_of(x), map, bias, out), x);
 }
 

@@ -40,10 +40,15 @@ Tensor values(const Tensor& of_channels, const Tensor& images) {
   const float shifted = bounded * 1.44269504F + kShift;
   const float k = shifted - kShift;
   const float r = (bounded - k * 0.693359375F) + k * 2.12194440e-4F;
+  // Written out: a loop over the coefficients would keep those that call from being vectorised.
   float series = 1.0F / 5040;
-  for (const float next : {1.0F / 720, 1.0F / 120, 1.0F / 24, 1.0F / 6, 0.5F, 1.0F, 1.0F}) {
-    series = series * r + next;
-  }
+  series = series * r + 1.0F / 720;
+  series = series * r + 1.0F / 120;
+  series = series * r + 1.0F / 24;
+  series = series * r + 1.0F / 6;
+  series = series * r + 0.5F;
+  series = series * r + 1.0F;
+  series = series * r + 1.0F;
   return series * std::bit_cast<float>((std::bit_cast<uint32_t>(shifted) << 23) + 0x3f800000U);
 }
 [[gnu::always_inline]] inline double exponential(double x) { return std::exp(x); }

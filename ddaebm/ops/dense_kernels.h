@@ -17,6 +17,12 @@ namespace ddaebm::ops::kernels {
 // a b, [M, K] [K, C] -> [M, C]. On a CPU by oneDNN, or by LibTorch's library, whose products are
 // each of a share of the rows: one that shares a product out by itself waits within it.
 torch::Tensor product(const torch::Tensor& a, const torch::Tensor& b);
+// The same of N pairs, [N, M, K] [N, K, C] -> `out` [N, M, C], whose rows may lie apart; or added
+// to what is there. A thread of a CPU makes whole ones.
+enum class Into { empty, sum };
+void products(const torch::Tensor& out, const torch::Tensor& a, const torch::Tensor& b,
+              Into into = Into::empty);
+torch::Tensor products(const torch::Tensor& a, const torch::Tensor& b);
 
 // The matrix a b, not multiplied yet; or a itself where b is undefined, which what adds a bias then
 // changes in place.

@@ -22,28 +22,43 @@ Sgemm onednn() {
   return found;
 }
 
-// How a matrix lies in memory: by rows ('N') or by columns ('T'), which begin `step` numbers apart.
+// A matrix, or each of a batch, in memory: by rows ('N') or by columns ('T'), which begin `step`
+// numbers apart.
 struct Layout {
   char kind = 0;  // neither
   int64_t step = 0;
 };
 Layout layout(const Tensor& m) {
-  if (m.stride(1) == 1 && m.stride(0) >= m.size(1)) return {'N', m.stride(0)};
-  if (m.stride(0) == 1 && m.stride(1) >= m.size(0)) return {'T', m.stride(1)};
+  if (m.stride(-1) == 1 && m.stride(-2) >= m.size(-1)) return {'N', m.stride(-2)};
+  if (m.stride(-2) == 1 && m.stride(-1) >= m.size(-2)) return {'T', m.stride(-1)};
   return {};
 }
 
-bool by_onednn(const Tensor& a, const Tensor& b, Tensor& out) {
-  const Layout of_a = layout(a);
-  const Layout of_b = layout(b);
-  if (onednn() == nullptr || a.scalar_type() != torch::kFloat || b.scalar_type() != torch::kFloat ||
-      a.numel() == 0 || b.numel() == 0 || of_a.kind == 0 || of_b.kind == 0) {
-    return false;
+// Products of oneDNN's, where it is there and takes these.
+class ByOnednn {
+ public:
+  ByOnednn(const Tensor& a, const Tensor& b, const Tensor& out)
+      : a_(a), b_(b), out_(out), of_a_(layout(a)), of_b_(layout(b)), of_out_(layout(out)) {}
+
+  bool possible() const {
+    const auto is_float = [](const Tensor& m) { return m.scalar_type() == torch::kFloat; };
+    return onednn() != nullptr && is_float(a_) && is_float(b_) && is_float(out_) &&
+           a_.numel() > 0 && b_.numel() > 0 && of_a_.kind != 0 && of_b_.kind != 0 &&
+           of_out_.kind == 'N';
   }
-  return onednn()(of_a.kind, of_b.kind, a.size(0), b.size(1), a.size(1), 1.0F, a.data_ptr<float>(),
-                  of_a.step, b.data_ptr<float>(), of_b.step, 0.0F, out.data_ptr<float>(),
-                  b.size(1)) == 0;
-}
+  // The i-th of a batch, added to `beta` times what is there.
+  bool make(int64_t i, float beta) const {
+    const auto of = [i](const Tensor& m) {
+      return m.data_ptr<float>() + (m.dim() == 3 ? i * m.stride(0) : 0);
+    };
+    return onednn()(of_a_.kind, of_b_.kind, a_.size(-2), b_.size(-1), a_.size(-1), 1.0F, of(a_),
+                    of_a_.step, of(b_), of_b_.step, beta, of(out_), of_out_.step) == 0;
+  }
+
+ private:
+  const Tensor &a_, &b_, &out_;
+  Layout of_a_, of_b_, of_out_;
+};
 
 }  // namespace
 
@@ -51,7 +66,8 @@ Tensor product(const Tensor& a, const Tensor& b) {
   if (!a.is_cpu()) return a.mm(b);
   TORCH_CHECK(a.size(1) == b.size(0), "a product of [", a.sizes(), "] and [", b.sizes(), "]");
   auto out = torch::empty({a.size(0), b.size(1)}, a.options());
-  if (by_onednn(a, b, out)) return out;
+  const ByOnednn by_onednn(a, b, out);
+  if (by_onednn.possible() && by_onednn.make(0, 0.0F)) return out;
   constexpr int64_t kWorthSharing = 500000;  // multiplications a thread
   const int64_t a_row = a.size(1) * b.size(1);
   const int64_t grain = kWorthSharing / std::max<int64_t>(a_row, 1) + 1;
@@ -60,6 +76,29 @@ Tensor product(const Tensor& a, const Tensor& b) {
     auto rows = out.slice(0, first, last);
     at::mm_out(rows, a.slice(0, first, last), b);
   });
+  return out;
+}
+
+void products(const Tensor& out, const Tensor& a, const Tensor& b, Into into) {
+  const ByOnednn by_onednn(a, b, out);
+  if (a.is_cpu() && by_onednn.possible()) {
+    at::parallel_for(0, a.size(0), 1, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) {
+        const bool made = by_onednn.make(i, into == Into::sum ? 1.0F : 0.0F);
+        TORCH_CHECK(made, "oneDNN has not made a product of [", a.sizes(), "] and [", b.sizes(),
+                    "]");
+      }
+    });
+  } else if (into == Into::sum) {
+    out.baddbmm_(a, b);
+  } else {
+    at::bmm_out(const_cast<Tensor&>(out), a, b);
+  }
+}
+
+Tensor products(const Tensor& a, const Tensor& b) {
+  auto out = torch::empty({a.size(0), a.size(1), b.size(2)}, a.options());
+  products(out, a, b);
   return out;
 }
 
