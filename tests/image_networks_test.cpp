@@ -221,6 +221,30 @@ TEST(ImageOperators, GroupNormsDerivatives) {
   }
 }
 
+// Dropped at the rate, the others scaled; the same elements in every derivative, others in other
+// layers.
+TEST(ImageOperators, DropoutIsTheSameInAllDerivatives) {
+  const ops::GroupNormConfig config{.groups = 2, .silu = true};
+  const auto seed = torch::full({1}, int64_t{0x1234567890abcdef}, torch::kLong);
+  const auto dropped = [&](double rate, int64_t salt) {
+    return [=](const std::vector<Tensor>& in) {
+      return ops::group_norm(in[0], in[1], in[2], in[3], config, {rate, seed, salt});
+    };
+  };
+  expect_derivatives(dropped(0.25, 3), {{3, 6, 4, 4}, {3, 6}, {3, 6}, {3, 6}});
+
+  torch::manual_seed(7);
+  const std::vector<Tensor> inputs = {torch::randn({2, 32, 16, 16}), torch::zeros({2, 32}),
+                                      torch::ones({2, 32}), torch::ones({2, 32})};
+  const auto all = dropped(0, 1)(inputs);
+  const auto some = dropped(0.1, 1)(inputs);
+  const auto gone = some.eq(0);
+  EXPECT_NEAR(gone.to(torch::kFloat).mean().item<double>(), 0.1, 0.01);
+  EXPECT_TRUE(torch::allclose(some, all.masked_fill(gone, 0) / 0.9, 1e-4));
+  const auto other = dropped(0.1, 2)(inputs).eq(0);
+  EXPECT_NEAR(gone.logical_and(other).to(torch::kFloat).mean().item<double>(), 0.01, 0.005);
+}
+
 TEST(ImageOperators, FirKeepsAConstantInside) {
   const auto x = torch::ones({1, 1, 8, 8}, kDoubles);
   const auto inside = [](const Tensor& y) {

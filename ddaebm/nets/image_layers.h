@@ -36,7 +36,7 @@ struct Pass {
   std::vector<torch::Tensor> biases;   // [N, C] of blocks, from the time and the convolution's own
   std::vector<torch::Tensor> ends;     // [N, C] of blocks, the biases of their last convolutions
   std::vector<torch::Tensor> styles;   // [N, C], scale and shift of each norm
-  torch::Tensor seed;                  // of dropout, on a GPU
+  torch::Tensor seed;                  // of dropout
 };
 
 // An image's few channels filled up to eight with ones, for GPUs: their library has fast

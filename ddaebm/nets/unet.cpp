@@ -183,7 +183,7 @@ Pass UNetImpl::begin(const torch::Tensor& x, const torch::Tensor& t, const torch
   }
   const auto own_styles = for_images(at::cat(own)).split_with_sizes(own_sizes, 1);
   pass.styles.insert(pass.styles.end(), own_styles.begin(), own_styles.end());
-  if (is_training() && config_.dropout > 0 && x.is_cuda()) {
+  if (is_training() && config_.dropout > 0) {
     pass.seed = at::randint(std::numeric_limits<int64_t>::max(), {1}, x.options().dtype(at::kLong));
   }
   return pass;

@@ -4,7 +4,10 @@
 #include <tuple>
 #include <vector>
 
+#include <ATen/TracerMode.h>
 #include <torch/csrc/autograd/custom_function.h>
+
+#include "ddaebm/ops/dense_kernels.h"
 
 namespace ddaebm::ops {
 namespace {
@@ -41,9 +44,29 @@ const Geometry& kept(AutogradContext* ctx) {
   return static_cast<const Saved&>(*ctx->saved_data["geometry"].toCapsule()).geometry;
 }
 
+// One by one pixel: a product of all pixels' rows [N H W, C] with a matrix. On a CPU by ours, since
+// LibTorch's is slow on a single thread. A trace sees LibTorch's.
+bool is_product(const Tensor& x, const Geometry& at) {
+  const bool type = x.scalar_type() == torch::kFloat || x.scalar_type() == torch::kDouble;
+  return type && x.is_cpu() && at.weight[2] == 1 && at.weight[3] == 1 && at.shape.stride == 1 &&
+         at.shape.padding == 0 && !at::tracer::impl::is_dispatch_enabled();
+}
+Tensor rows_of(const Tensor& image) {
+  return image.permute({0, 2, 3, 1}).reshape({-1, image.size(1)});
+}
+Tensor image_of(const Tensor& rows, const Tensor& like) {
+  return rows.view({like.size(0), like.size(2), like.size(3), rows.size(1)}).permute({0, 3, 1, 2});
+}
+
 // LibTorch's one call for all gradients; those not asked for come back undefined.
 std::tuple<Tensor, Tensor, Tensor> gradients(const Tensor& g, const Tensor& x, const Tensor& w,
                                              const Geometry& at, std::array<bool, 3> wanted) {
+  if (is_product(g, at)) {
+    const auto rows = rows_of(g);
+    return {wanted[0] ? image_of(kernels::product(rows, w.flatten(1)), g) : Tensor(),
+            wanted[1] ? kernels::product(rows.t(), rows_of(x)).view(at.weight) : Tensor(),
+            wanted[2] ? rows.sum(0) : Tensor()};
+  }
   const std::vector<int64_t> bias = {at.weight[0]};
   const std::vector<int64_t> stride(2, at.shape.stride);
   const std::vector<int64_t> padding(2, at.shape.padding);
@@ -69,6 +92,10 @@ struct Forward : Function<Forward> {
     const std::vector<int64_t> padding(2, at.shape.padding);
     ctx->saved_data["bias"] = !bias.empty();
     const auto given = bias.empty() ? c10::optional<Tensor>() : bias[0];
+    if (is_product(x, at)) {
+      const auto rows = kernels::product(rows_of(x), w.flatten(1).t());
+      return image_of(given ? rows.add_(*given) : rows, x);
+    }
     return at::convolution(x, w, given, stride, padding, {1, 1}, false, {0, 0}, 1);
   }
   static variable_list backward(AutogradContext* ctx, variable_list given) {

@@ -218,6 +218,25 @@ DDAEBM_VECTORISE void sum_of_three(int64_t pixels, int64_t n, const T* __restric
   }
 }
 
+// Half a random word decides on each of n elements, which begin at the `from`-th.
+struct Dice {
+  uint32_t low, high, dropped;
+};
+template <class T>
+DDAEBM_VECTORISE void throw_dice(int64_t n, uint32_t from, const Dice& dice, T gain,
+                                 const T* __restrict x, T* __restrict y) {
+  const auto [low, high, dropped] = dice;
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t at = from + static_cast<uint32_t>(i);
+    uint32_t word = ((at & ~1U) ^ low) * 0x85ebca6bU;
+    word = (word ^ (word >> 15)) * high;
+    word = (word ^ (word >> 13)) * 0xc2b2ae35U;
+    word ^= word >> 16;
+    const uint32_t half = (at & 1U) == 0 ? word & 0xffffU : word >> 16;
+    y[i] = half < dropped ? T(0) : x[i] * gain;
+  }
+}
+
 template <class T, int taps>
 DDAEBM_VECTORISE void weigh(int64_t n, const T* __restrict a, const T* __restrict b,
                             const T* __restrict c, const T* __restrict d, const T* __restrict by,
@@ -603,6 +622,25 @@ Tensor scaled_sum(const Tensor& a, const Tensor& b, const Tensor& bias, double g
                      static_cast<scalar_t>(gain), y.data_ptr<scalar_t>() + from * n);
         from += count;
       }
+    });
+  });
+  return y;
+}
+
+Tensor drop(const Tensor& x, const Dropout& dropout) {
+  const auto in = channels_last(x);
+  auto y = empty_images(x);
+  const auto seed = static_cast<uint64_t>(dropout.seed.item<int64_t>()) +
+                    static_cast<uint64_t>(dropout.salt) * 0x9e3779b97f4a7c15U;
+  const double dropped = std::round(65536.0 * dropout.rate);
+  const Dice dice = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32) | 1U,
+                     static_cast<uint32_t>(dropped)};
+  constexpr int64_t kWorthSharing = 16384;
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "drop", [&] {
+    at::parallel_for(0, x.numel(), kWorthSharing, [&](int64_t from, int64_t to) {
+      throw_dice(to - from, static_cast<uint32_t>(from), dice,
+                 static_cast<scalar_t>(65536.0 / (65536.0 - dropped)),
+                 in.data_ptr<scalar_t>() + from, y.data_ptr<scalar_t>() + from);
     });
   });
   return y;

@@ -5,6 +5,7 @@
 #include <ATen/ops/dropout.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "ddaebm/ops/cpu_images.h"
 #include "ddaebm/ops/gpu.h"
 #include "ddaebm/ops/image_kernels.h"
 
@@ -130,6 +131,18 @@ struct Forward : Function<Forward> {
   }
 };
 
+// Linear, so that it is its own derivative.
+struct Drop : Function<Drop> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const FixedPtr& fixed) {
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    ctx->saved_data["fixed"] = c10::IValue::make_capsule(fixed);
+    return cpu::drop(x, fixed->dropout);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list given) {
+    return {Drop::apply(given[0], c10::make_intrusive<Fixed>(kept(ctx))), Tensor()};
+  }
+};
+
 }  // namespace
 
 Tensor group_norm(const Tensor& x, const Tensor& scale, const Tensor& shift,
@@ -154,10 +167,11 @@ Tensor group_norm(const Tensor& x, const Tensor& add, const Tensor& scale, const
     return dropout.rate > 0 ? at::dropout(y, dropout.rate, /*train=*/true) : y;
   }
   const variable_list list = {x, scale, shift, add};
-  const bool fused = gpu::takes(x);  // with its dropout
-  const auto y = Forward::apply(at::TensorList(list),
-                                c10::make_intrusive<Fixed>(config, fused ? dropout : Dropout()))[0];
-  return dropout.rate > 0 && !fused ? at::dropout(y, dropout.rate, /*train=*/true) : y;
+  const auto with = c10::make_intrusive<Fixed>(config, dropout);
+  if (gpu::takes(x)) return Forward::apply(at::TensorList(list), with)[0];
+  const auto y =
+      Forward::apply(at::TensorList(list), c10::make_intrusive<Fixed>(config, Dropout()))[0];
+  return dropout.rate > 0 ? Drop::apply(y, with) : y;
 }
 
 Tensor reference::group_norm(const Tensor& x, const Tensor& scale, const Tensor& shift,

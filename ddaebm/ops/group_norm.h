@@ -22,7 +22,7 @@ struct NormAndInput {
 NormAndInput group_norm_and_input(const torch::Tensor& x, const torch::Tensor& scale,
                                   const torch::Tensor& shift, const GroupNormConfig& config);
 
-// Elements of y are dropped at `rate`, the others grow by 1 / (1 - rate). On a GPU which ones
+// Elements of y are dropped at `rate`, the others grow by 1 / (1 - rate). Which ones
 // follows from the seed, int64 [1], and the salt, which tells layers apart that share a seed.
 struct Dropout {
   double rate = 0.0;

@@ -22,10 +22,10 @@ void tune_process(char** argv) {
     execv("/proc/self/exe", argv);
   }
 #ifdef __GLIBC__
-  // A step frees what it allocated, and the next wants it again: give none of it back to the
+  // A step frees what it allocated, and the next wants it again: never give any of it back to the
   // kernel, which would clear each page anew.
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
-  mallopt(M_TRIM_THRESHOLD, 512 << 20);
+  mallopt(M_TRIM_THRESHOLD, -1);
   mallopt(M_TOP_PAD, 64 << 20);
 #endif
   // LibTorch's threads share the work out (kernels::product); threads of OpenBLAS beside them would
