@@ -481,8 +481,8 @@ evaluation_samples = 1000
   const auto first = model.log_density_and_gradient(images, 0);
   const int64_t times = model.times();
   const auto features = model.features(images);
-  ASSERT_EQ(features.sizes(), (std::vector<int64_t>{5, 2 * 4})) << "of the first level's channels";
-  ASSERT_EQ(profiles.sizes(), (std::vector<int64_t>{5, times + 4 + 2 * 4}));
+  ASSERT_EQ(features.sizes(), (std::vector<int64_t>{5, 8 * 4})) << "four of a channel, twice";
+  ASSERT_EQ(profiles.sizes(), (std::vector<int64_t>{5, times + 4 + 8 * 4}));
   EXPECT_TRUE(profiles.slice(1, times + 4).equal(features));
   for (int64_t t = 0; t < times; ++t) {
     EXPECT_TRUE(torch::allclose(profiles.select(1, t), model.log_density_at(images, t), 1e-5));
@@ -494,6 +494,10 @@ evaluation_samples = 1000
   EXPECT_TRUE(
       torch::allclose(model.features(images.slice(0, 2, 3)), features.slice(0, 2, 3), 1e-5));
   EXPECT_FALSE(torch::allclose(features[0], features[1], 1e-5));
+  const auto smooth = torch::avg_pool2d(torch::constant_pad_nd(images, {2, 2, 2, 2}), 5, 1);
+  const auto neighbours = model.features(smooth).slice(1, 2 * 4, 4 * 4).mean();
+  EXPECT_GT(neighbours.item<double>(), features.slice(1, 2 * 4, 4 * 4).mean().item<double>())
+      << "neighbours of smooth images have more in common";
 }
 
 }  // namespace

@@ -197,21 +197,43 @@ torch::Tensor UNetImpl::after_block(Level& level, size_t block, const torch::Ten
   return level.attention.empty() ? h : level.attention[block](h, pass);
 }
 
-torch::Tensor UNetImpl::features(const torch::Tensor& x, const torch::Tensor& t,
-                                 const torch::Tensor& latent) {
-  const Pass pass = begin(x, t, latent);
-  auto h = in_->within(pass, entered(x));
-  Level& level = down_.front();
-  for (size_t b = 0; b < level.blocks.size(); ++b) h = after_block(level, b, h, pass);
-  const auto [variance, mean] =
-      at::var_mean(h.to(torch::promote_types(h.scalar_type(), torch::kFloat)),
-                   at::IntArrayRef({2, 3}), /*unbiased=*/false, /*keepdim=*/false);
+namespace {
+
+// h [N, C, H, W] -> [N, 4 C]. Texture, wherever in the image it is.
+torch::Tensor texture(const torch::Tensor& h) {
   constexpr double kFlat = 1e-12;  // a variance that no image with anything on it has
-  return at::cat({mean, 0.5 * variance.clamp_min(kFlat).log()}, 1);
+  const auto x = h.to(torch::promote_types(h.scalar_type(), torch::kFloat));
+  const auto over_pixels = [](const torch::Tensor& y) { return y.mean(at::IntArrayRef({2, 3})); };
+  const auto mean = over_pixels(x);
+  const auto centred = x - mean.unsqueeze(2).unsqueeze(3);
+  const auto variance = over_pixels(centred.square()).clamp_min(kFlat);
+  const auto in_common = [&](int64_t axis) {
+    const int64_t pairs = x.size(axis) - 1;
+    return over_pixels(centred.narrow(axis, 0, pairs) * centred.narrow(axis, 1, pairs)) / variance;
+  };
+  return at::cat({mean, 0.5 * variance.log(), in_common(3), in_common(2)}, 1);
+}
+
+}  // namespace
+
+torch::Tensor UNetImpl::features(const torch::Tensor& x, const torch::Tensor& t) {
+  constexpr int64_t kEnough =
+      32;  // more channels tell no more, and ask for more data to learn from
+  std::vector<torch::Tensor> found;
+  pass_through(x, t, {}, [&](const torch::Tensor& h) {
+    found.push_back(texture(h.slice(1, 0, std::min(h.size(1), kEnough))));
+  });
+  return at::cat(found, 1);
 }
 
 torch::Tensor UNetImpl::forward(const torch::Tensor& x, const torch::Tensor& t,
                                 const torch::Tensor& latent) {
+  return pass_through(x, t, latent, [](const torch::Tensor&) {});
+}
+
+torch::Tensor UNetImpl::pass_through(const torch::Tensor& x, const torch::Tensor& t,
+                                     const torch::Tensor& latent,
+                                     const std::function<void(const torch::Tensor&)>& look) {
   const Pass pass = begin(x, t, latent);
   auto pyramid = entered(x);
   std::vector<torch::Tensor> skips = {in_->within(pass, pyramid)};
@@ -219,6 +241,7 @@ torch::Tensor UNetImpl::forward(const torch::Tensor& x, const torch::Tensor& t,
     for (size_t b = 0; b < level.blocks.size(); ++b) {
       skips.push_back(after_block(level, b, skips.back(), pass));
     }
+    if (&level == &down_.front()) look(skips.back());
     if (!level.resize) continue;
     auto h = level.resize(skips.back(), pass);
     if (level.pyramid) {
@@ -238,6 +261,7 @@ torch::Tensor UNetImpl::forward(const torch::Tensor& x, const torch::Tensor& t,
     if (!level.attention.empty()) h = level.attention.front()(h, pass);
     if (level.resize) h = level.resize(h, pass);
   }
+  look(h);
   return out_->within(pass, out_norm_(h, pass));
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,12 +23,17 @@ struct UNetImpl : torch::nn::Module {
            int64_t latent_width, const ImageNetConfig& config);
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& t,
                         const torch::Tensor& latent = {});
-  // Of what the blocks of the first level make of x: each channel's mean over all pixels, then the
-  // logarithm of its standard deviation, [N, 2 channels].
-  torch::Tensor features(const torch::Tensor& x, const torch::Tensor& t,
-                         const torch::Tensor& latent = {});
+  // How the textures of x look to the network, at full size, on the way in and on the way out: of
+  // up to 32 channels of both, each one's mean over all pixels, the logarithm of its standard
+  // deviation, and how much neighbours along lines, and along columns, have in common, [N, 8
+  // channels].
+  torch::Tensor features(const torch::Tensor& x, const torch::Tensor& t);
 
  private:
+  // The forward pass; `look` is shown what the first blocks, and the last ones, make of x.
+  torch::Tensor pass_through(const torch::Tensor& x, const torch::Tensor& t,
+                             const torch::Tensor& latent,
+                             const std::function<void(const torch::Tensor&)>& look);
   bool attends(int64_t size) const;
   void place_layers();
   Pass begin(const torch::Tensor& x, const torch::Tensor& t, const torch::Tensor& latent);
