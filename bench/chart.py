@@ -13,6 +13,10 @@ def text(x, y, words, **attributes):
     return f'<text x="{x:.1f}" y="{y:.1f}"{given}>{escape(words)}</text>'
 
 
+def rounded(value):
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 class Chart:
     def __init__(self):
         self.parts, self.y, self.panels = [], 8, 0
@@ -40,7 +44,7 @@ class Chart:
 
         def at(point):
             share = [math.log(point[i] / low[i]) / (math.log(high[i] / low[i]) or 1) for i in (0, 1)]
-            return (left + MARGIN + share[0] * (PANEL_WIDTH - MARGIN - 70),
+            return (left + MARGIN + share[0] * (PANEL_WIDTH - MARGIN - 110),
                     top + PANEL_HEIGHT - 40 - share[1] * (PANEL_HEIGHT - 80))
 
         self.parts.append(text(left, top + 15, f"{title}, by {axis}", font_weight="bold"))
@@ -51,7 +55,8 @@ class Chart:
                               'stroke-width="2"/>')
             for (x, y), (_, value) in zip(places, line):
                 self.parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>',
-                               text(x, y - 7, f"{value:,.3g}", text_anchor="middle", font_size=11)]
+                               text(x, y - 7, rounded(value), text_anchor="middle",
+                                    font_size=11)]
             self.parts.append(text(places[-1][0] + 14, places[-1][1] + 4, name, font_size=11))
         for value in sorted({x for x, _ in points}):
             self.parts.append(text(at((value, low[1]))[0], top + PANEL_HEIGHT - 12, f"{value}",

@@ -253,7 +253,7 @@ class Contest:
             start = time.perf_counter()
             turns = self.turns(work, peers, rounds)
             self.keep(work.title, {"batch": work.batch, "turns": turns})
-            say(f"{work.title}: {milliseconds(turns['ours']):.3g} ms, peers "
+            say(f"{work.title}: {duration(milliseconds(turns['ours']))}, peers "
                 + ", ".join(f"{name} {shown(turns[name])}" for name in peers)
                 + f" ({time.perf_counter() - start:.0f} s)")
         return self.cells[work.title]
@@ -268,11 +268,15 @@ def milliseconds(turn):
     return statistics.median(turn["ms"])
 
 
+def duration(ms):
+    return f"{ms:,.0f} ms" if ms >= 1000 else f"{ms:.3g} ms"
+
+
 def shown(turn):
     if "error" in turn:
         return turn["error"]
     memory = f", {turn['gb']:.2g} GB" if turn.get("gb") else ""
-    return f"{milliseconds(turn):.3g} ms{memory}"
+    return f"{duration(milliseconds(turn))}{memory}"
 
 
 def rate(a_second):
@@ -321,7 +325,7 @@ def contest_table(rows, product):
             memory = f"{turn['gb']:.2g} GB" if turn.get("gb") else ""
             share = f"{100 * flop * n / (ms / 1000) / product:.0f} %" if flop else ""
             star = "**" if first else ""
-            lines.append(f"{lead} {star}{ms:.3g} ms{star} | {rate(1000 * n / ms)} | {memory} |"
+            lines.append(f"{lead} {star}{duration(ms)}{star} | {rate(1000 * n / ms)} | {memory} |"
                          f" {share} | {'' if first else f'{ms / mine:.1f}'} |")
     return "\n".join(lines)
 
@@ -370,9 +374,10 @@ def write_page(page, device, text):
 def report(contest, rows, grown, operators):
     about, arguments = contest.about, contest.arguments
     cuda = " --device cuda" if contest.cuda else ""
+    turns = f"medians of {arguments.rounds} turns" if arguments.rounds > 1 else "one turn"
     parts = [f"`./dev bench{cuda}`: {about['device']}, commit {about['commit']}, beside PyTorch "
-             f"{about['version']}; medians of {arguments.rounds} turns of {arguments.seconds:g} s. A large "
-             f"product there reaches {about['product'] / 1e12:.3g} TFLOP/s.",
+             f"{about['version']}; {turns} of {arguments.seconds:g} s. A large product by PyTorch reaches "
+             f"{about['product'] / 1e12:.3g} TFLOP/s there.",
              contest_table(rows, about["product"])]
     if not about["compiles"]:
         parts.append(f"PyTorch {about['version']} has no `torch.compile`.")

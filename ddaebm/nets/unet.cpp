@@ -217,8 +217,8 @@ torch::Tensor texture(const torch::Tensor& h) {
 }  // namespace
 
 torch::Tensor UNetImpl::features(const torch::Tensor& x, const torch::Tensor& t) {
-  constexpr int64_t kEnough =
-      32;  // more channels tell no more, and ask for more data to learn from
+  // More channels tell hardly more, and ask for more data to learn from.
+  constexpr int64_t kEnough = 32;
   std::vector<torch::Tensor> found;
   pass_through(x, t, {}, [&](const torch::Tensor& h) {
     found.push_back(texture(h.slice(1, 0, std::min(h.size(1), kEnough))));

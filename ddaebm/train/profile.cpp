@@ -12,7 +12,8 @@
 namespace ddaebm {
 namespace {
 
-const std::map<std::string, std::string> kFormat = {{"format", "ddaebm usual profiles 1"}};
+// A number more whenever profiles mean something else: what is kept of others must not be used.
+const std::map<std::string, std::string> kFormat = {{"format", "ddaebm usual profiles 2"}};
 
 torch::Tensor log_norm(const torch::Tensor& x) {
   return x.flatten(1).norm(2, 1).clamp_min(1e-30).log();
@@ -100,8 +101,10 @@ UsualProfiles UsualProfiles::load(const std::filesystem::path& file) {
       whiten->second.scalar_type() != torch::kDouble ||
       whiten->second.size(0) != mean->second.size(0) ||
       whiten->second.size(1) != mean->second.size(0)) {
-    fail("{}: not what `ddaebm ood --reference --false-alarm` keeps; write it anew with that",
-         file.string());
+    fail(
+        "{}: not what this version of `ddaebm ood --reference --false-alarm` keeps; write it anew "
+        "with that",
+        file.string());
   }
   UsualProfiles usual;
   usual.mean_ = mean->second;
