@@ -564,6 +564,7 @@ TEST(Game, AShareOfABatchIsAtTheFirstStep) {
 
 // One that is sure without limit would end a training by a single point.
 TEST(Networks, AnEncodersVarianceHasBounds) {
+  torch::manual_seed(1);  // of some initial weights only one bound is reached
   for (const LayerKind layers : {LayerKind::branches, LayerKind::waves}) {
     MlpConfig config;
     config.layers = layers;
