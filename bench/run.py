@@ -30,6 +30,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 GOLDEN = ROOT / "tests" / "golden"
 CELLS = ROOT / "build" / "bench"  # what is finished is kept here
+ROUNDS, SECONDS = 3, 3  # turns of each, and how long one takes
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -373,9 +374,11 @@ def write_page(page, device, text):
 
 def report(contest, rows, grown, operators):
     about, arguments = contest.about, contest.arguments
-    cuda = " --device cuda" if contest.cuda else ""
+    command = "./dev bench" + (" --device cuda" if contest.cuda else "")
+    if (arguments.rounds, arguments.seconds) != (ROUNDS, SECONDS):
+        command += f" --rounds {arguments.rounds} --seconds {arguments.seconds:g}"
     turns = f"medians of {arguments.rounds} turns" if arguments.rounds > 1 else "one turn"
-    parts = [f"`./dev bench{cuda}`: {about['device']}, commit {about['commit']}, beside PyTorch "
+    parts = [f"`{command}`: {about['device']}, commit {about['commit']}, beside PyTorch "
              f"{about['version']}; {turns} of {arguments.seconds:g} s. A large product by PyTorch reaches "
              f"{about['product'] / 1e12:.3g} TFLOP/s there.",
              contest_table(rows, about["product"])]
@@ -393,8 +396,8 @@ def parse():
     release = ROOT / "build" / "release"
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--only", metavar="TEXT", help="work whose title has this text")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=3, help="of each timing")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each timing")
     parser.add_argument("--limit", type=int, default=300,
                         help="seconds that a compiled peer has until its first step")
     parser.add_argument("--uncompiled", action="store_true", help="without torch.compile")

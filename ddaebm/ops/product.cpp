@@ -92,7 +92,8 @@ void products(const Tensor& out, const Tensor& a, const Tensor& b, Into into) {
   } else if (into == Into::sum) {
     out.baddbmm_(a, b);
   } else {
-    at::bmm_out(const_cast<Tensor&>(out), a, b);
+    Tensor to = out;
+    at::bmm_out(to, a, b);
   }
 }
 
