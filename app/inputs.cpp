@@ -49,9 +49,8 @@ torch::Tensor read_inputs(const std::string& data, const Model& model, const Dat
 }
 
 torch::Tensor read_reference(const std::string& data, const Model& model, const DataConfig& trained,
-                             uint64_t seed) {
-  constexpr int64_t kMost = 10000;
-  return read_inputs(data, model, trained, {"train", kMost, kMost, seed});
+                             uint64_t seed, int64_t most) {
+  return read_inputs(data, model, trained, {"train", most, most, seed});
 }
 
 }  // namespace ddaebm::app

@@ -21,9 +21,12 @@ struct InputOptions {
 torch::Tensor read_inputs(const std::string& data, const Model& model, const DataConfig& trained,
                           const InputOptions& options);
 
-// The first 10,000 at most of data that are like the model's own, to learn from what is usual: of
-// an image set that has both, its train split.
+// How many data a reference is of, unless more are asked for.
+inline constexpr int64_t kMostLearnt = 10000;
+
+// The first `most` of data that are like the model's own, to learn from what is usual: of an image
+// set that has both, its train split.
 torch::Tensor read_reference(const std::string& data, const Model& model, const DataConfig& trained,
-                             uint64_t seed);
+                             uint64_t seed, int64_t most = kMostLearnt);
 
 }  // namespace ddaebm::app

@@ -29,6 +29,7 @@ struct Options {
   std::string run, inside, reference, device = "cpu", split = "test";
   std::vector<std::string> outside;
   int64_t n = 0;
+  int64_t most_learnt = kMostLearnt;
   Bootstrap bootstrap;
   double false_alarm = -1;  // none wanted
 };
@@ -76,7 +77,7 @@ void run(const Options& o) {
   torch::Tensor known;
   if (!o.reference.empty()) {
     // Other draws than those of --in, should both be one distribution.
-    known = read_reference(o.reference, model, trained, ~o.bootstrap.seed);
+    known = read_reference(o.reference, model, trained, ~o.bootstrap.seed, o.most_learnt);
     model.progress = late_progress(o.reference);
     usual = UsualProfiles(energy_profiles(model, known));
   }
@@ -170,6 +171,11 @@ void add_ood(CLI::App& app) {
   command->add_option("--reference", o->reference,
                       "Data like the model's own but not those of --in, such as its training data, "
                       "to learn from them what is usual: adds `profile`");
+  command
+      ->add_option("--learn", o->most_learnt,
+                   "From how many of --reference, at most; more tell more, and take longer")
+      ->check(CLI::Range(int64_t{100}, int64_t{1000000}))
+      ->capture_default_str();
   command->add_option("--split", o->split, "Of image sets that have both")
       ->check(CLI::IsMember({"train", "test"}))
       ->capture_default_str();
@@ -198,8 +204,7 @@ void add_ood(CLI::App& app) {
       "usual\n"
       "E(x, t) for all t, the norm of E's gradient at t = 0, octave by octave, and of image "
       "models\n"
-      "how textures look to its first and last blocks are together, as learnt from up to 10000 "
-      "data of "
+      "how textures look to its first and last blocks are together, beside the data of "
       "--reference\n"
       "(of image sets with both, the train split).\n"
       "Images of other sizes are scaled by their shorter side, and the middle square is kept; "

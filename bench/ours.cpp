@@ -94,7 +94,8 @@ void make_method(Work& work, const Arguments& arguments) {
   make_data(work, arguments);
   const auto event = work.data.sizes().slice(1).vec();
   work.method = work.settings->method_settings->build(event, work.floats);
-  work.rounding = std::make_unique<AllowTf32>(work.settings->train.tf32);
+  // As in training: networks for images have a setting of their own.
+  if (event.size() == 1) work.rounding = std::make_unique<AllowTf32>(work.settings->train.tf32);
 }
 
 std::function<void()> training_step(Work& work) {

@@ -122,20 +122,43 @@ TEST(TellApart, FindsSetsThatScoreTooHighByTheirDistanceFromTheMedian) {
   EXPECT_GT(row.typical.auroc.value, 0.95);
 }
 
+// Minus the logarithms of both distances are minus twice that of one where there are so many that
+// the second nearest is a share of the distance that all have in common.
 TEST(UsualProfiles, ScoreByTheDistanceThatTheReferenceMakesUsual) {
   Random random(torch::kCPU, 4);
   const auto mixing =
       torch::tensor({{2.0, 0.0, 0.0}, {1.9, 0.3, 0.0}, {0.0, 0.0, 50.0}}, torch::kDouble);
   const auto mean = torch::tensor({5.0, -3.0, 1000.0}, torch::kDouble);
-  const UsualProfiles usual(random.normal({200000, 3}, torch::kDouble).mm(mixing.t()) + mean);
+  const auto learnt = random.normal({2000, 3}, torch::kDouble);
+  const UsualProfiles usual(learnt.mm(mixing.t()) + mean);
   const auto normal = torch::tensor(
-      {{0.0, 0.0, 0.0}, {1.0, 0.0, 0.0}, {0.0, 3.0, 0.0}, {1.0, -2.0, 2.0}}, torch::kDouble);
+      {{0.1, 0.0, 0.0}, {1.0, 0.0, 0.0}, {0.0, 3.0, 0.0}, {1.0, -2.0, 2.0}}, torch::kDouble);
   const auto scores = usual.scores(normal.mm(mixing.t()) + mean);
-  const Scores wanted = {0, -0.5, -4.5, -4.5};
-  for (size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(scores[i], wanted[i], 0.06) << i;
+  const auto second = std::get<0>(torch::cdist(normal, learnt).kthvalue(2, 1));
+  for (size_t i = 0; i < scores.size(); ++i) {
+    const auto row = static_cast<int64_t>(i);
+    const double wanted = -std::log(normal[row].norm().item<double>() * second[row].item<double>());
+    EXPECT_NEAR(scores[i], wanted, 0.15) << i;
+  }
   // Each column alone is usual here; together they are not.
   EXPECT_LT(usual.scores(mean.unsqueeze(0) + torch::tensor({{2.0, -2.0, 0.0}}, torch::kDouble))[0],
-            -50);
+            -4);
+}
+
+// Of a ring the middle is nearest to the mean, and no datum lies there.
+TEST(UsualProfiles, SeeWhereNothingOfTheReferenceLies) {
+  Random random(torch::kCPU, 4);
+  const auto angle = 6.283185307 * random.uniform({500, 1}, torch::kDouble);
+  const auto ring = torch::cat({angle.cos(), angle.sin()}, 1);
+  const auto of = [&](const torch::Tensor& learnt) {
+    return UsualProfiles(learnt).scores(torch::tensor({{0.6, 0.0}, {1.0, 0.0}}, torch::kDouble));
+  };
+  EXPECT_LT(of(ring)[0], of(ring)[1] - 1);
+  // One stray datum there does not make it usual; several do.
+  const auto strays = 0.6 + 1e-3 * torch::arange(3, torch::kDouble).unsqueeze(1);
+  const auto stray = torch::cat({strays, torch::zeros({3, 1}, torch::kDouble)}, 1);
+  EXPECT_LT(of(torch::cat({ring, stray.slice(0, 0, 1)}))[0], of(ring)[1] - 1);
+  EXPECT_GT(of(torch::cat({ring, stray}))[0], of(ring)[1]);
 }
 
 TEST(UsualProfiles, TakeColumnsThatFollowFromOthersAndRefuseTooFewRows) {
@@ -145,8 +168,8 @@ TEST(UsualProfiles, TakeColumnsThatFollowFromOthersAndRefuseTooFewRows) {
   const UsualProfiles usual(torch::cat({same, torch::ones({100, 1}, torch::kDouble)}, 1));
   const auto scores =
       usual.scores(torch::tensor({{0.0, 0.0, 1.0}, {0.5, -0.5, 1.0}}, torch::kDouble));
-  EXPECT_GT(scores[0], -1);
-  EXPECT_LT(scores[1], -1000);
+  EXPECT_GT(scores[0], 0);
+  EXPECT_LT(scores[1], -8) << "hundreds of deviations from all, and from each";
   EXPECT_THROW(UsualProfiles(one.slice(0, 0, 9)), Error);
   EXPECT_THROW(UsualProfiles(one / 0), Error);
 }
@@ -161,10 +184,17 @@ TEST(UsualProfiles, AreKeptInAFile) {
   EXPECT_EQ(UsualProfiles::load(file).scores(x), usual.scores(x));
   EXPECT_THROW(usual.scores(x.slice(1, 0, 2)), Error);
   EXPECT_THROW(UsualProfiles::load(folder.path() / "none"), Error);
-  write_safetensors(file, {{{"mean", torch::zeros({3}, torch::kDouble)},
-                            {"whiten", torch::zeros({3, 2}, torch::kDouble)}},
-                           read_safetensors(file).metadata});
-  EXPECT_THROW(UsualProfiles::load(file), Error) << "not square";
+  const auto kept = read_safetensors(file);
+  const auto with = [&](const char* name, const torch::Tensor& tensor) {
+    auto changed = kept;
+    changed.tensors[name] = tensor;
+    write_safetensors(file, changed);
+    return file;
+  };
+  const auto wide = torch::zeros({3, 2}, torch::kDouble);
+  EXPECT_THROW(UsualProfiles::load(with("whiten", wide)), Error) << "not square";
+  EXPECT_THROW(UsualProfiles::load(with("learnt", wide)), Error) << "not float32";
+  EXPECT_THROW(UsualProfiles::load(with("learnt", wide.to(torch::kFloat))), Error) << "too narrow";
 }
 
 TEST(FalseAlarm, ThresholdCallsNoMoreThanItsShareOut) {

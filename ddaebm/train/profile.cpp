@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "ddaebm/error.h"
@@ -13,7 +14,12 @@ namespace ddaebm {
 namespace {
 
 // A number more whenever profiles mean something else: what is kept of others must not be used.
-const std::map<std::string, std::string> kFormat = {{"format", "ddaebm usual profiles 2"}};
+const std::map<std::string, std::string> kFormat = {{"format", "ddaebm usual profiles 3"}};
+
+// Directions in which distances of single profiles are taken: in many more all are as far apart.
+constexpr int64_t kWidest = 64;
+// Profiles whose distances of all those learnt are worked out at once.
+constexpr int64_t kAtOnceBeside = 256;
 
 torch::Tensor log_norm(const torch::Tensor& x) {
   return x.flatten(1).norm(2, 1).clamp_min(1e-30).log();
@@ -74,7 +80,8 @@ UsualProfiles::UsualProfiles(const torch::Tensor& profiles) {
   const auto spread = torch::max(covariance.diagonal().sqrt(), 1e-9 * (1 + mean_.abs()));
   const auto correlation = covariance / spread.outer(spread);
   const auto [variances, directions] = torch::linalg_eigh(correlation, "L");
-  whiten_ = directions / variances.clamp_min(1e-6).sqrt() / spread.unsqueeze(1);
+  whiten_ = (directions / variances.clamp_min(1e-6).sqrt() / spread.unsqueeze(1)).flip(1);
+  learnt_ = centred.mm(whiten_.slice(1, 0, kWidest)).to(torch::kFloat);
 }
 
 std::vector<double> UsualProfiles::scores(const torch::Tensor& profiles) const {
@@ -84,31 +91,47 @@ std::vector<double> UsualProfiles::scores(const torch::Tensor& profiles) const {
         "--reference`",
         profiles.size(1), mean_.size(0));
   }
-  return numbers_of(-0.5 * (profiles - mean_).mm(whiten_).square().sum(1));
+  const auto white = (profiles - mean_).mm(whiten_);
+  const auto learnt = learnt_.to(torch::kDouble);
+  std::vector<torch::Tensor> nearest;
+  for (const auto& some : white.slice(1, 0, learnt.size(1)).split(kAtOnceBeside)) {
+    nearest.push_back(std::get<0>(torch::cdist(some, learnt).kthvalue(2, 1)));
+  }
+  if (nearest.empty()) return {};
+  const auto log = [](const torch::Tensor& distance) { return distance.clamp_min(1e-30).log(); };
+  return numbers_of(-log(white.norm(2, 1)) - log(torch::cat(nearest)));
 }
 
 void UsualProfiles::save(const std::filesystem::path& file) const {
-  write_safetensors(file, {{{"mean", mean_}, {"whiten", whiten_.contiguous()}}, kFormat});
+  write_safetensors(
+      file, {{{"mean", mean_}, {"whiten", whiten_.contiguous()}, {"learnt", learnt_.contiguous()}},
+             kFormat});
 }
 
 UsualProfiles UsualProfiles::load(const std::filesystem::path& file) {
   const auto read = read_safetensors(file);
-  const auto mean = read.tensors.find("mean");
-  const auto whiten = read.tensors.find("whiten");
-  if (read.metadata != kFormat || mean == read.tensors.end() || whiten == read.tensors.end() ||
-      mean->second.dim() != 1 || whiten->second.dim() != 2 ||
-      mean->second.scalar_type() != torch::kDouble ||
-      whiten->second.scalar_type() != torch::kDouble ||
-      whiten->second.size(0) != mean->second.size(0) ||
-      whiten->second.size(1) != mean->second.size(0)) {
+  const auto tensor = [&](const char* name, torch::ScalarType type) {
+    const auto found = read.tensors.find(name);
+    const bool right = found != read.tensors.end() && found->second.scalar_type() == type;
+    return right ? found->second : torch::Tensor();
+  };
+  UsualProfiles usual;
+  usual.mean_ = tensor("mean", torch::kDouble);
+  usual.whiten_ = tensor("whiten", torch::kDouble);
+  usual.learnt_ = tensor("learnt", torch::kFloat);
+  const auto has_shape = [&] {
+    const auto& [mean, whiten, learnt] = std::tie(usual.mean_, usual.whiten_, usual.learnt_);
+    if (!mean.defined() || !whiten.defined() || !learnt.defined() || mean.dim() != 1) return false;
+    const int64_t width = mean.size(0);
+    return whiten.sizes() == at::IntArrayRef({width, width}) && learnt.dim() == 2 &&
+           learnt.size(0) > 1 && learnt.size(1) == std::min(width, kWidest);
+  };
+  if (read.metadata != kFormat || !has_shape()) {
     fail(
         "{}: not what this version of `ddaebm ood --reference --false-alarm` keeps; write it anew "
         "with that",
         file.string());
   }
-  UsualProfiles usual;
-  usual.mean_ = mean->second;
-  usual.whiten_ = whiten->second;
   return usual;
 }
 

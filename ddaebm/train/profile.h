@@ -15,12 +15,14 @@ namespace ddaebm {
 // of dE/dx(x, 0), for images octave by octave of its resolution, and the model's features of x.
 torch::Tensor energy_profiles(Model& model, const torch::Tensor& data);
 
-// A Gaussian fitted to the profiles of data that are like the model's own.
+// What is usual, learnt from the profiles of data that are like the model's own: how they spread as
+// a whole, and where each of them lies.
 class UsualProfiles {
  public:
   explicit UsualProfiles(const torch::Tensor& profiles);
-  // Log-densities of profiles [N, F] -> [N] up to a constant: minus half their squared Mahalanobis
-  // distance.
+  // How usual profiles [N, F] are -> [N]: minus the logarithms of two distances, of the mean and of
+  // the second nearest profile that was learnt, both where those have unit covariance. The second
+  // tells what a Gaussian cannot; a single stray datum among those learnt does not count.
   std::vector<double> scores(const torch::Tensor& profiles) const;
 
   // As a file, and from one; an Error where it is none.
@@ -31,6 +33,8 @@ class UsualProfiles {
   UsualProfiles() = default;
   torch::Tensor mean_;    // [F]
   torch::Tensor whiten_;  // [F, F]: rows (profile - mean) whiten_ have unit covariance
+  // Those learnt, float32 [M, D]: the D directions in which they spread most.
+  torch::Tensor learnt_;
 };
 
 }  // namespace ddaebm
