@@ -41,7 +41,7 @@ def small(cuda):
 
 
 def small_growth(cuda):
-    yield ("toy step", "batch", (5, 10),
+    yield ("toy step", "batch", (5, 20),
            lambda n: run.Work(f"toy step, batch {n}", run.TOY, "step", n))
 
 
@@ -59,7 +59,9 @@ with tempfile.TemporaryDirectory() as name:
             assert bench(folder) == first
             assert "| as it comes |" in bench(folder, "--only", "toy step")
 
-for name in ("toy step", "toy step, batch 5", "toy step, batch 10"):
+# A batch of 20 is the first work.
+assert "toy step, batch 20" not in kept["cells"], kept["cells"].keys()
+for name in ("toy step", "toy step, batch 5"):
     turns = kept["cells"][name]["turns"]
     assert turns["ours"]["ms"][0] > 0 and turns["as it comes"]["flop_a_row"] > 1e6, turns
 assert kept["cells"]["golden peer.py"], kept["cells"]
@@ -92,7 +94,14 @@ assert "| slow | 7 ms | 2,857 |  | 1 % | 7.0 |" in table, table
 assert "| fast, compiled | not begun in time |" in table, table
 # 20 rows of 5 MFLOP in a millisecond are a tenth of that product's rate.
 assert "| ours | **1 ms** | 20,000 |  | 10 % |" in table, table
-growth = ("toy step", "batch", (5, 20), [{"batch": 5, "turns": turns}, {"batch": 20, "turns": turns}])
+growth = ("toy step", "batch", "slow", (5, 20), [{"batch": 5, "turns": turns}, {"batch": 20, "turns": turns}])
 drawn = xml.dom.minidom.parseString(run.picture([(work, {"turns": turns})], [growth]))
 assert len(drawn.getElementsByTagName("polyline")) == 2, drawn.toxml()
+
+# What the presets say is the same as what is said in words.
+known = list(run.works(True))
+assert run.same_work(run.Work("another name", run.CIFAR10, "step", 64, channels=128), known) == known[2]
+for other in (run.Work("wider", run.CIFAR10, "step", 64, channels=192),
+              run.Work("larger images", run.CIFAR10, "step", 64, size=64)):
+    assert run.same_work(other, known) is other
 print("1 passed, 0 failed")

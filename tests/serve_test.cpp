@@ -140,10 +140,10 @@ TEST(Serve, AnswersByTheProfileWhereThatIsKept) {
   Model model = Model::load(run, torch::kCPU);
   Random random(torch::kCPU, 3);
   const UsualProfiles usual(energy_profiles(model, random.normal({200, 2}, torch::kDouble)));
-  write_threshold(run, {-1e9, 0.05, 8, "moons", Threshold::OfProfiles{-6, usual}});
+  write_threshold(run, {-1e9, 0.05, 8, "moons", Threshold::OfProfiles{-3, usual}});
   Served served({}, run);
   const auto told = Json::parse(served.get("/v1/model").body)["model"]["threshold"];
-  EXPECT_EQ(told["profile"], -6);
+  EXPECT_EQ(told["profile"], -3);
   const auto rows = torch::tensor({{0.1, 0.2}, {1000.0, 1000.0}}, torch::kDouble);
   const auto scores = Json::parse(
       served.post("/v1/score", R"({"rows": [[0.1, 0.2], [1000, 1000]]})").body)["scores"];

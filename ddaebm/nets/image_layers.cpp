@@ -25,9 +25,6 @@ Tensor fan_average(at::IntArrayRef shape, double scale) {
 
 Tensor zeros(int64_t n) { return torch::zeros({n}, torch::kDouble); }
 
-// How many channels a multiple of eight is away.
-int64_t missing(int64_t channels) { return (8 - channels % 8) % 8; }
-
 Tensor like(const Tensor& parameter, const Tensor& x) {
   return parameter.defined() ? parameter.to(x.scalar_type()) : parameter;
 }
@@ -41,7 +38,9 @@ LinearImpl::LinearImpl(int64_t in, int64_t out)
 Tensor LinearImpl::forward(const Tensor& x) { return at::linear(x, weight, bias); }
 
 Tensor filled_up(const Tensor& x) {
-  return at::constant_pad_nd(x, {0, 0, 0, 0, 0, missing(x.size(1))}, 1.0);
+  constexpr int64_t kMultiple = 8;
+  return at::constant_pad_nd(x, {0, 0, 0, 0, 0, (kMultiple - x.size(1) % kMultiple) % kMultiple},
+                             1.0);
 }
 
 ConvImpl::ConvImpl(int64_t in, int64_t out, int64_t kernel, ops::ConvShape shape, Init init,
@@ -72,21 +71,13 @@ Tensor ConvImpl::within(const Pass& pass, const Tensor& x) {
   const auto added = like(bias, x);
   const int64_t before = weight.size(1);
   const int64_t more = x.size(1) - before;
-  if (more == 0) return with_few_outputs(x, wide, added);
+  if (more == 0) return ops::conv2d(x, wide, added, shape_);
   // In the middle of the first channel of ones, which is never beyond an image's edge.
   const int64_t side = weight.size(2) / 2;
   TORCH_CHECK(shape_.padding == side, "a bias of ones is for images that keep their size");
   const auto of_ones =
       at::constant_pad_nd(added.view({-1, 1, 1, 1}), {side, side, side, side, before, more - 1});
   return ops::conv2d(x, wide + of_ones, {}, shape_);
-}
-
-Tensor ConvImpl::with_few_outputs(const Tensor& x, const Tensor& wide, const Tensor& added) const {
-  const int64_t more = missing(wide.size(0));
-  if (more == 0 || !x.is_cuda()) return ops::conv2d(x, wide, added, shape_);
-  const auto all = ops::conv2d(x, at::constant_pad_nd(wide, {0, 0, 0, 0, 0, 0, 0, more}),
-                               at::constant_pad_nd(added, {0, more}), shape_);
-  return at::constant_pad_nd(all, {0, 0, 0, 0, 0, -more});
 }
 
 Tensor ConvImpl::without_bias(const Pass& pass, const Tensor& x) {

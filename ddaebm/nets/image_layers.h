@@ -57,9 +57,6 @@ struct ConvImpl : torch::nn::Module {
  private:
   // With zeros for the ones that x was filled up with.
   torch::Tensor weight_for(const Pass& pass, const torch::Tensor& x) const;
-  // On a GPU as many channels as its library is fast for, of which those that are wanted stay.
-  torch::Tensor with_few_outputs(const torch::Tensor& x, const torch::Tensor& wide,
-                                 const torch::Tensor& added) const;
   ops::ConvShape shape_;
 };
 TORCH_MODULE(Conv);

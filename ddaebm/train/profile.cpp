@@ -16,10 +16,13 @@ namespace {
 // A number more whenever profiles mean something else: what is kept of others must not be used.
 const std::map<std::string, std::string> kFormat = {{"format", "ddaebm usual profiles 3"}};
 
-// Directions in which distances of single profiles are taken: in many more all are as far apart.
+// Distances are taken in the directions in which profiles vary most: in many more, all are as far
+// apart.
 constexpr int64_t kWidest = 64;
-// Profiles whose distances of all those learnt are worked out at once.
-constexpr int64_t kAtOnceBeside = 256;
+
+// Which neighbour says how usual profiles of so many numbers are. Of few numbers it takes several
+// to tell how many there are about; of many, the nearest tell most.
+int64_t which_nearest(int64_t numbers) { return std::clamp<int64_t>(64 / numbers, 2, 20); }
 
 torch::Tensor log_norm(const torch::Tensor& x) {
   return x.flatten(1).norm(2, 1).clamp_min(1e-30).log();
@@ -80,8 +83,10 @@ UsualProfiles::UsualProfiles(const torch::Tensor& profiles) {
   const auto spread = torch::max(covariance.diagonal().sqrt(), 1e-9 * (1 + mean_.abs()));
   const auto correlation = covariance / spread.outer(spread);
   const auto [variances, directions] = torch::linalg_eigh(correlation, "L");
-  whiten_ = (directions / variances.clamp_min(1e-6).sqrt() / spread.unsqueeze(1)).flip(1);
-  learnt_ = centred.mm(whiten_.slice(1, 0, kWidest)).to(torch::kFloat);
+  whiten_ = (directions / variances.clamp_min(1e-6).sqrt() / spread.unsqueeze(1))
+                .flip(1)
+                .slice(1, 0, kWidest);
+  learnt_ = whitened(profiles).to(torch::kFloat);
 }
 
 std::vector<double> UsualProfiles::scores(const torch::Tensor& profiles) const {
@@ -91,15 +96,20 @@ std::vector<double> UsualProfiles::scores(const torch::Tensor& profiles) const {
         "--reference`",
         profiles.size(1), mean_.size(0));
   }
-  const auto white = (profiles - mean_).mm(whiten_);
+  constexpr int64_t kAtOnce = 256;  // beside all that were learnt
   const auto learnt = learnt_.to(torch::kDouble);
-  std::vector<torch::Tensor> nearest;
-  for (const auto& some : white.slice(1, 0, learnt.size(1)).split(kAtOnceBeside)) {
-    nearest.push_back(std::get<0>(torch::cdist(some, learnt).kthvalue(2, 1)));
+  const int64_t k = std::min(which_nearest(mean_.size(0)), learnt.size(0));
+  std::vector<double> found;
+  for (const auto& some : whitened(profiles).split(kAtOnce)) {
+    const auto distance = std::get<0>(torch::cdist(some, learnt).kthvalue(k, 1));
+    const auto part = numbers_of(-distance.clamp_min(1e-30).log());
+    found.insert(found.end(), part.begin(), part.end());
   }
-  if (nearest.empty()) return {};
-  const auto log = [](const torch::Tensor& distance) { return distance.clamp_min(1e-30).log(); };
-  return numbers_of(-log(white.norm(2, 1)) - log(torch::cat(nearest)));
+  return found;
+}
+
+torch::Tensor UsualProfiles::whitened(const torch::Tensor& profiles) const {
+  return (profiles - mean_).mm(whiten_);
 }
 
 void UsualProfiles::save(const std::filesystem::path& file) const {
@@ -121,10 +131,11 @@ UsualProfiles UsualProfiles::load(const std::filesystem::path& file) {
   usual.learnt_ = tensor("learnt", torch::kFloat);
   const auto has_shape = [&] {
     const auto& [mean, whiten, learnt] = std::tie(usual.mean_, usual.whiten_, usual.learnt_);
-    if (!mean.defined() || !whiten.defined() || !learnt.defined() || mean.dim() != 1) return false;
+    if (!mean.defined() || !whiten.defined() || !learnt.defined()) return false;
+    if (mean.dim() != 1 || learnt.dim() != 2) return false;
     const int64_t width = mean.size(0);
-    return whiten.sizes() == at::IntArrayRef({width, width}) && learnt.dim() == 2 &&
-           learnt.size(0) > 1 && learnt.size(1) == std::min(width, kWidest);
+    return whiten.sizes() == at::IntArrayRef({width, std::min(width, kWidest)}) &&
+           learnt.size(0) >= 10 * width && learnt.size(1) == whiten.size(1);
   };
   if (read.metadata != kFormat || !has_shape()) {
     fail(

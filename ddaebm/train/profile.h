@@ -15,14 +15,13 @@ namespace ddaebm {
 // of dE/dx(x, 0), for images octave by octave of its resolution, and the model's features of x.
 torch::Tensor energy_profiles(Model& model, const torch::Tensor& data);
 
-// What is usual, learnt from the profiles of data that are like the model's own: how they spread as
-// a whole, and where each of them lies.
+// What is usual: where the profiles of data that are like the model's own lie.
 class UsualProfiles {
  public:
   explicit UsualProfiles(const torch::Tensor& profiles);
-  // How usual profiles [N, F] are -> [N]: minus the logarithms of two distances, of the mean and of
-  // the second nearest profile that was learnt, both where those have unit covariance. The second
-  // tells what a Gaussian cannot; a single stray datum among those learnt does not count.
+  // How usual profiles [N, F] are -> [N]: minus the logarithm of the distance of the k-th nearest
+  // that was learnt, where those have unit covariance. What lies among them need not look like a
+  // Gaussian, and a single stray one among them does not count.
   std::vector<double> scores(const torch::Tensor& profiles) const;
 
   // As a file, and from one; an Error where it is none.
@@ -31,10 +30,11 @@ class UsualProfiles {
 
  private:
   UsualProfiles() = default;
+  torch::Tensor whitened(const torch::Tensor& profiles) const;
+
   torch::Tensor mean_;    // [F]
-  torch::Tensor whiten_;  // [F, F]: rows (profile - mean) whiten_ have unit covariance
-  // Those learnt, float32 [M, D]: the D directions in which they spread most.
-  torch::Tensor learnt_;
+  torch::Tensor whiten_;  // [F, D]: rows (profile - mean) whiten_ have unit covariance
+  torch::Tensor learnt_;  // [M, D] float32, such rows
 };
 
 }  // namespace ddaebm
