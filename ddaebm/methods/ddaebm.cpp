@@ -197,10 +197,11 @@ void Ddaebm::judge_real(Iteration& it, const Steps& at, const Noise& noise) {
   }
   auto [e, gradient] = energy_and_gradient(it.x_t, noise.t, at);
   it.energy_real = e;
-  it.penalty_gradient =
-      game_.penalty_log_q ? gradient + at.grad_log_q(it.x_next, it.x_t) : gradient;
+  const auto of_log_q =
+      game_.penalty_log_q ? at.grad_log_q(it.x_next, it.x_t) : torch::zeros_like(gradient);
+  it.penalty_gradient = gradient + of_log_q;
   it.penalty = game_.score_weight > 0
-                   ? 0.5 * slope_penalty(gradient, it, at, noise).mean()
+                   ? 0.5 * slope_penalty(gradient, of_log_q, at, noise).mean()
                    : 0.5 * game_.gamma * ops::weighted_squares(it.penalty_gradient).mean();
   it.real_loss = it.penalty - it.energy_real.mean();
   if (game_.energy_l2 > 0) it.real_loss = it.real_loss + level(it.energy_real);
@@ -209,14 +210,12 @@ void Ddaebm::judge_real(Iteration& it, const Steps& at, const Noise& noise) {
 // Denoising score matching: |sigma_t dE/dx_t + eps_t|^2 is least where E = log q(x_t), which is the
 // game's own best answer; so its weight bends nothing, where a penalty of the slope flattens E. At
 // t = 0, where x_t has hardly any noise, the paper's.
-torch::Tensor Ddaebm::slope_penalty(const torch::Tensor& gradient, const Iteration& it,
+torch::Tensor Ddaebm::slope_penalty(const torch::Tensor& gradient, const torch::Tensor& of_log_q,
                                     const Steps& at, const Noise& noise) const {
   const auto first = noise.t == 0;
   std::vector<int64_t> as_rows(static_cast<size_t>(gradient.dim()), 1);
   as_rows[0] = gradient.size(0);
-  const auto paper =
-      game_.penalty_log_q ? at.grad_log_q(it.x_next, it.x_t) : torch::zeros_like(noise.eps_t);
-  const auto target = -torch::where(first.view(as_rows), paper, noise.eps_t);
+  const auto target = -torch::where(first.view(as_rows), of_log_q, noise.eps_t);
   const auto sigma = at.sigma();
   return ops::weighted_squares(gradient, target,
                                {torch::where(first, torch::ones_like(sigma), sigma),
