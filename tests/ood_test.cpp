@@ -409,8 +409,14 @@ TEST_F(Ood, WithAReferenceScoreAnswersByTheProfile) {
     command.insert(command.end(), more.begin(), more.end());
     return run_app(command);
   };
+  const auto rows_kept = [&] {
+    return read_safetensors(path("usual/usual.safetensors")).tensors.at("learnt").size(0);
+  };
+  ASSERT_EQ(learn({"--reference", "moons", "--learn", "120"}).code, 0);
+  EXPECT_EQ(rows_kept(), 120);
   const auto learnt = learn({"--reference", "moons"});
   ASSERT_EQ(learnt.code, 0) << learnt.err;
+  EXPECT_EQ(rows_kept(), 10000);
   EXPECT_NE(learnt.out.find("of the profile"), std::string::npos) << learnt.out;
   const std::vector<std::string> score = {"score", path("usual"), path("far.csv"), "-o",
                                           path("usual.csv")};
