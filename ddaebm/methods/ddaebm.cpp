@@ -197,9 +197,8 @@ void Ddaebm::judge_real(Iteration& it, const Steps& at, const Noise& noise) {
   }
   auto [e, gradient] = energy_and_gradient(it.x_t, noise.t, at);
   it.energy_real = e;
-  const auto of_log_q =
-      game_.penalty_log_q ? at.grad_log_q(it.x_next, it.x_t) : torch::zeros_like(gradient);
-  it.penalty_gradient = gradient + of_log_q;
+  const auto of_log_q = game_.penalty_log_q ? at.grad_log_q(it.x_next, it.x_t) : torch::Tensor();
+  it.penalty_gradient = of_log_q.defined() ? gradient + of_log_q : gradient;
   it.penalty = game_.score_weight > 0
                    ? 0.5 * slope_penalty(gradient, of_log_q, at, noise).mean()
                    : 0.5 * game_.gamma * ops::weighted_squares(it.penalty_gradient).mean();
@@ -215,7 +214,8 @@ torch::Tensor Ddaebm::slope_penalty(const torch::Tensor& gradient, const torch::
   const auto first = noise.t == 0;
   std::vector<int64_t> as_rows(static_cast<size_t>(gradient.dim()), 1);
   as_rows[0] = gradient.size(0);
-  const auto target = -torch::where(first.view(as_rows), of_log_q, noise.eps_t);
+  const auto paper = of_log_q.defined() ? of_log_q : torch::zeros_like(noise.eps_t);
+  const auto target = -torch::where(first.view(as_rows), paper, noise.eps_t);
   const auto sigma = at.sigma();
   return ops::weighted_squares(gradient, target,
                                {torch::where(first, torch::ones_like(sigma), sigma),

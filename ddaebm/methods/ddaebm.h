@@ -163,7 +163,7 @@ class Ddaebm : public Method {
   static Iteration diffuse(const torch::Tensor& x0, const Steps& at, const Noise& noise);
   bool real_apart() const;
   void judge_real(Iteration& it, const Steps& at, const Noise& noise);
-  // `of_log_q`: what the paper's penalty has of log q(x_{t+1} | x_t), at t = 0.
+  // `of_log_q`: what the paper's penalty has of log q(x_{t+1} | x_t), at t = 0; undefined: nothing.
   torch::Tensor slope_penalty(const torch::Tensor& gradient, const torch::Tensor& of_log_q,
                               const Steps& at, const Noise& noise) const;
   void generate(Iteration& it, const Steps& at, const Noise& noise, bool reconstruct);

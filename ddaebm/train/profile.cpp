@@ -86,7 +86,7 @@ UsualProfiles::UsualProfiles(const torch::Tensor& profiles) {
   whiten_ = (directions / variances.clamp_min(1e-6).sqrt() / spread.unsqueeze(1))
                 .flip(1)
                 .slice(1, 0, kWidest);
-  learnt_ = whitened(profiles).to(torch::kFloat);
+  learnt_ = centred.mm(whiten_).to(torch::kFloat).to(torch::kDouble);  // as they are kept
 }
 
 std::vector<double> UsualProfiles::scores(const torch::Tensor& profiles) const {
@@ -97,25 +97,21 @@ std::vector<double> UsualProfiles::scores(const torch::Tensor& profiles) const {
         profiles.size(1), mean_.size(0));
   }
   constexpr int64_t kAtOnce = 256;  // beside all that were learnt
-  const auto learnt = learnt_.to(torch::kDouble);
-  const int64_t k = std::min(which_nearest(mean_.size(0)), learnt.size(0));
+  const int64_t k = std::min(which_nearest(mean_.size(0)), learnt_.size(0));
   std::vector<double> found;
-  for (const auto& some : whitened(profiles).split(kAtOnce)) {
-    const auto distance = std::get<0>(torch::cdist(some, learnt).kthvalue(k, 1));
+  for (const auto& some : (profiles - mean_).mm(whiten_).split(kAtOnce)) {
+    const auto distance = std::get<0>(torch::cdist(some, learnt_).kthvalue(k, 1));
     const auto part = numbers_of(-distance.clamp_min(1e-30).log());
     found.insert(found.end(), part.begin(), part.end());
   }
   return found;
 }
 
-torch::Tensor UsualProfiles::whitened(const torch::Tensor& profiles) const {
-  return (profiles - mean_).mm(whiten_);
-}
-
 void UsualProfiles::save(const std::filesystem::path& file) const {
   write_safetensors(
-      file, {{{"mean", mean_}, {"whiten", whiten_.contiguous()}, {"learnt", learnt_.contiguous()}},
-             kFormat});
+      file,
+      {{{"mean", mean_}, {"whiten", whiten_.contiguous()}, {"learnt", learnt_.to(torch::kFloat)}},
+       kFormat});
 }
 
 UsualProfiles UsualProfiles::load(const std::filesystem::path& file) {
@@ -143,6 +139,7 @@ UsualProfiles UsualProfiles::load(const std::filesystem::path& file) {
         "with that",
         file.string());
   }
+  usual.learnt_ = usual.learnt_.to(torch::kDouble);
   return usual;
 }
 

@@ -30,11 +30,9 @@ class UsualProfiles {
 
  private:
   UsualProfiles() = default;
-  torch::Tensor whitened(const torch::Tensor& profiles) const;
-
   torch::Tensor mean_;    // [F]
   torch::Tensor whiten_;  // [F, D]: rows (profile - mean) whiten_ have unit covariance
-  torch::Tensor learnt_;  // [M, D] float32, such rows
+  torch::Tensor learnt_;  // [M, D]: such rows, rounded to the float32 that a file keeps
 };
 
 }  // namespace ddaebm
